@@ -23,7 +23,7 @@ def scenarios(_: click.Context, __: click.Parameter, typed: str) -> list[Complet
     """Offer the names of scenarios, or files once a path is begun."""
     if "/" in typed or typed.endswith(".toml"):
         return [CompletionItem(typed, type="file")]
-    names = sorted(each.stem for each in (ROOT / "scenarios").glob("*.toml"))
+    names = sorted(path.stem for path in (ROOT / "scenarios").glob("*.toml"))
     return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 
@@ -40,7 +40,7 @@ def mutants(_: click.Context, __: click.Parameter, typed: str) -> list[Completio
 def targets(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     if "/" in typed:
         return [CompletionItem(typed, type="file")]
-    bundled = sorted(each.stem for each in (ROOT / "bench" / "targets").glob("*.toml"))
+    bundled = sorted(path.stem for path in (ROOT / "bench" / "targets").glob("*.toml"))
     return [CompletionItem(name) for name in bundled if name.startswith(typed)]
 
 

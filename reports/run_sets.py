@@ -294,23 +294,23 @@ class Difference:
     new: str
 
 
-def write_sets(folder: Path, found: SetsCompared) -> Path:
+def write_sets(folder: Path, comparison: SetsCompared) -> Path:
     """``folder`` must exist. Figures are copied there as PNG."""
-    lines = [_line(figure) for figure in found.figures]
+    lines = [_line(figure) for figure in comparison.figures]
     makers = {
-        "intervals": lambda: draw_intervals(found.figures, [f"{line.name}, {line.phase}" for line in lines]),
-        "percentiles": lambda: draw_curves(found.old, found.new),
+        "intervals": lambda: draw_intervals(comparison.figures, [f"{line.name}, {line.phase}" for line in lines]),
+        "percentiles": lambda: draw_curves(comparison.old, comparison.new),
     }
     page = folder / PAGE_NAME
     text = (
         environment()
         .get_template("run_sets.html.j2")
         .render(
-            found=found,
+            found=comparison,
             lines=lines,
-            sides=[[_run_row(each, folder) for each in side] for side in (found.old, found.new)],
-            differences=differences(found.old, found.new),
-            notes=list(_notes(found)),
+            sides=[[_run_row(each, folder) for each in side] for side in (comparison.old, comparison.new)],
+            differences=differences(comparison.old, comparison.new),
+            notes=list(_notes(comparison)),
             error_rate=f"{100 * ERROR_RATE:.0f} %",
             drawings=drawn(makers, _CAPTIONS, folder, "compared-"),
         )

@@ -69,10 +69,10 @@ class BatchReader:
         self._columns: ColumnReader | None = None
         self._found: dict[_Key, tuple[ValueSpan, ...]] = {}
 
-    def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
+    def read(self, partition: TopicPartition, taken: Iterable[TakenBatch]) -> list[ValueSpan]:
         """Return the spans of a partition's batches, from each batch's ``from_offset`` on."""
         parts: list[ValueSpan] = []
-        keyed = [(self._key(where, batch), batch) for batch in taken]
+        keyed = [(self._key(partition, batch), batch) for batch in taken]
         if len(keyed) > 1 and not self._by_record:
             self._read_alike(keyed)
         for key, batch in keyed:
@@ -84,9 +84,9 @@ class BatchReader:
         return compress(parts) if len(parts) > 1 else parts
 
     @staticmethod
-    def _key(where: TopicPartition, batch: TakenBatch) -> _Key:
+    def _key(partition: TopicPartition, batch: TakenBatch) -> _Key:
         crc = checksum(batch.data[CRC_FROM:])
-        return (where, batch.header.base_offset, batch.header.size_bytes, crc, crc == batch.header.crc)
+        return (partition, batch.header.base_offset, batch.header.size_bytes, crc, crc == batch.header.crc)
 
     def _read_alike(self, keyed: Sequence[tuple[_Key, TakenBatch]]) -> None:
         """Read neighbours of one size and number of records together, as far as they are new and not damaged."""
@@ -121,10 +121,10 @@ class BatchReader:
         self._remember(key, found)
         return found
 
-    def _remember(self, key: _Key, found: tuple[ValueSpan, ...]) -> None:
+    def _remember(self, key: _Key, spans: tuple[ValueSpan, ...]) -> None:
         if len(self._found) >= self._capacity:
             del self._found[next(iter(self._found))]
-        self._found[key] = found
+        self._found[key] = spans
 
     def _by_column(self) -> "ColumnReader":
         if self._columns is None:

@@ -35,7 +35,7 @@ def fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
         hot = spec.partitions_of(group.topic)
         for _ in range(group.count):
             ring = rings.get(group.topic, 0)
-            shared = tuple(hot[(ring + each) % len(hot)] for each in range(group.partitions))
+            shared = tuple(hot[(ring + index) % len(hot)] for index in range(group.partitions))
             process = f"{spec.process_prefix}fetcher-{group.behaviour}-{number}"
             partitions = (idle[number], *shared)
             yield _plan(FetcherPlan, group, process=process, variant=group.behaviour, partitions=partitions)

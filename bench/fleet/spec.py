@@ -111,7 +111,9 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
         """Return all partitions of these topics, which are named as in the load."""
         counts = {topic.name: topic.partitions for topic in self.load.topics}
-        return [TopicPartition(f"{self.topic_prefix}{name}", each) for name in topics for each in range(counts[name])]
+        return [
+            TopicPartition(f"{self.topic_prefix}{name}", number) for name in topics for number in range(counts[name])
+        ]
 
     @property
     def loaded_topics(self) -> tuple[LoadedTopic, ...]:
@@ -134,8 +136,8 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def idle_partitions(self) -> list[TopicPartition]:
         return [
-            TopicPartition(self.idle_topic, each)
-            for each in range(sum(fetcher.count for fetcher in self.load.fetchers))
+            TopicPartition(self.idle_topic, number)
+            for number in range(sum(fetcher.count for fetcher in self.load.fetchers))
         ]
 
 

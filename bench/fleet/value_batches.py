@@ -257,33 +257,33 @@ class ColumnReader:
             self._buffers[number] = np.empty(rows * size, dtype=np.uint8)
         return self._buffers[number][: rows * size].reshape(rows, size)
 
-    def _read(self, headers: Sequence[BatchHeader], found: Bytes) -> list[ValueSpan | None]:
-        """Read batches that have the layout of the first one. ``found`` has a row for the records of each."""
+    def _read(self, headers: Sequence[BatchHeader], data: Bytes) -> list[ValueSpan | None]:
+        """Read batches that have the layout of the first one. ``data`` has a row for the records of each."""
         count, nothing = headers[0].record_count, list[ValueSpan | None]([None] * len(headers))
         if count < 2 or any(header.is_control or count != header.last_offset_delta + 1 for header in headers):
             return nothing
         try:
-            first, key_bytes = _first_value(memoryview(found[0]))
+            first, key_bytes = _first_value(memoryview(data[0]))
         except InvalidRecords:
             return nothing
         value = read_value(first)
         if not value.valid:
             return nothing
         layout = self._layout(bytes(first), count, key_bytes)
-        if len(layout.plain) != found.shape[1]:
+        if len(layout.plain) != data.shape[1]:
             return nothing
         sequence_at = layout.runs[0].value_at + _SEQUENCE_AT
-        sequences = found[:, sequence_at : sequence_at + 8].copy().view(">i8")[:, 0].astype(np.int64)
+        sequences = data[:, sequence_at : sequence_at + 8].copy().view(">i8")[:, 0].astype(np.int64)
         if sequences.max() > _MAX_SEQUENCE - count:
             return nothing
-        expected = self._buffer(1, *found.shape)
+        expected = self._buffer(1, *data.shape)
         expected[:] = layout.plain
         layout.write_all(expected, sequences)
         for run in layout.runs if key_bytes else ():
             columns = slice(run.key_at, run.key_at + layout.key_bytes)
-            layout.rows(expected, run)[:, :, columns] = layout.rows(found, run)[:, :, columns]
-        same = self._buffer(2, *found.shape).view(np.bool_)
-        np.equal(expected, found, out=same)
+            layout.rows(expected, run)[:, :, columns] = layout.rows(data, run)[:, :, columns]
+        same = self._buffer(2, *data.shape).view(np.bool_)
+        np.equal(expected, data, out=same)
         equal = np.logical_and.reduce(same, axis=1).tolist()
         return [
             ValueSpan(header.base_offset, count, header.producer_id, value.writer, sequence, valid=True)

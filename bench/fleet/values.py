@@ -109,7 +109,7 @@ class ValueSpan:
 
 
 def read_row(
-    process: str, index: int, position: int, where: TopicPartition, span: ValueSpan, isolation: int = 0
+    process: str, index: int, position: int, partition: TopicPartition, span: ValueSpan, isolation: int = 0
 ) -> SpanRow:
     """Make the row of a span that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
     as Fetch carries it."""
@@ -118,8 +118,8 @@ def read_row(
         index,
         position,
         "read",
-        where.topic,
-        where.partition,
+        partition.topic,
+        partition.partition,
         span.first_offset,
         span.count,
         span.producer_id,

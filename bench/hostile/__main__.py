@@ -27,15 +27,15 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="Keep the nodes' files and logs here.")
-    given = parser.parse_args()
+    args = parser.parse_args()
     broken = False
-    for nodes in given.nodes:
+    for nodes in args.nodes:
         with tempfile.TemporaryDirectory(prefix="crucible-hostile-") as scratch:
-            folder = (given.folder or Path(scratch)) / f"{nodes}-nodes"
+            folder = (args.folder or Path(scratch)) / f"{nodes}-nodes"
             plan = CoursePlan(
-                nodes, given.peers, given.seconds, kinds=tuple(given.kinds), seed=given.seed, longest_wait_s=WAIT_S
+                nodes, args.peers, args.seconds, kinds=tuple(args.kinds), seed=args.seed, longest_wait_s=WAIT_S
             )
-            _tell(f"{given.peers} peers of each of {len(given.kinds)} kinds against {nodes} nodes, {given.seconds:g} s")
+            _tell(f"{args.peers} peers of each of {len(args.kinds)} kinds against {nodes} nodes, {args.seconds:g} s")
             try:
                 outcome = play(plan, folder, _tell)
             except PeerError as refusal:

@@ -127,10 +127,10 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=20, help="Of each kind.")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    swarm = Swarm(given.ports, given.peers, given.kinds, given.seed)
+    swarm = Swarm(args.ports, args.peers, args.kinds, args.seed)
     asyncio.run(_until_stdin_ends(swarm))
     done = {kind: {"lives": count.lives, "sent_bytes": count.sent_bytes} for kind, count in swarm.counts.items()}
     print(json.dumps(done))  # noqa: T201

@@ -15,7 +15,7 @@ from bench.load.reader import LoadReader, ReadPlan, Taken
 from reference_broker.client.partitions import TopicPartition
 
 
-def send(address: tuple[str, int], where: tuple[TopicPartition, ...], records: int, value_bytes: int) -> int:
+def send(address: tuple[str, int], partitions: tuple[TopicPartition, ...], records: int, value_bytes: int) -> int:
     """Return how many records were acknowledged. At least ``records`` unless a batch failed."""
     done = 0
 
@@ -27,12 +27,12 @@ def send(address: tuple[str, int], where: tuple[TopicPartition, ...], records: i
         if done >= records:
             producer.stop()
 
-    producer = LoadProducer(LoadPlan("alone", where, value_bytes, BATCH_BYTES // value_bytes), [address], settled)
+    producer = LoadProducer(LoadPlan("alone", partitions, value_bytes, BATCH_BYTES // value_bytes), [address], settled)
     producer.run()
     return done
 
 
-def read(address: tuple[str, int], where: tuple[TopicPartition, ...], records: int) -> int:
+def read(address: tuple[str, int], partitions: tuple[TopicPartition, ...], records: int) -> int:
     """Return how many records were read and verified."""
     done = 0
 
@@ -44,7 +44,7 @@ def read(address: tuple[str, int], where: tuple[TopicPartition, ...], records: i
         if done >= records:
             reader.stop()
 
-    reader = LoadReader(ReadPlan("alone", where), [address], taken)
+    reader = LoadReader(ReadPlan("alone", partitions), [address], taken)
     reader.run()
     return done
 
@@ -57,14 +57,14 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--value-bytes", type=int, default=100)
-    wanted = parser.parse_args()
-    host, _, port = wanted.address.rpartition(":")
+    args = parser.parse_args()
+    host, _, port = args.address.rpartition(":")
     address = (host, int(port))
-    where = tuple(TopicPartition(wanted.topic, each) for each in range(wanted.partitions))
-    if wanted.work == "send":
-        done = send(address, where, wanted.records, wanted.value_bytes)
+    where = tuple(TopicPartition(args.topic, number) for number in range(args.partitions))
+    if args.work == "send":
+        done = send(address, where, args.records, args.value_bytes)
     else:
-        done = read(address, where, wanted.records)
+        done = read(address, where, args.records)
     sys.stdout.write(f"{done}\n")
 
 

@@ -81,10 +81,10 @@ class GroupLoadReader(LoadReader):
             elif isinstance(event, Lost):
                 self._drop(event.partitions)
                 self._lost(event.partitions)
-        for where, held in self._consumer.partitions.held.items():
-            if held.phase is Phase.READING and not held.is_revoked and where not in self.assigned:
-                self.assigned[where] = None
-                self._seek(where, self._consumer.position(where))
+        for partition, held in self._consumer.partitions.held.items():
+            if held.phase is Phase.READING and not held.is_revoked and partition not in self.assigned:
+                self.assigned[partition] = None
+                self._seek(partition, self._consumer.position(partition))
                 self._stale = True
         self._commit_now_and_then()
         self._note_commit()
@@ -109,7 +109,8 @@ class GroupLoadReader(LoadReader):
     def _read_so_far(self) -> dict[TopicPartition, OffsetToCommit]:
         positions = self._state.positions
         return {
-            where: OffsetToCommit(positions[where].offset, positions[where].leader_epoch) for where in self.assigned
+            partition: OffsetToCommit(positions[partition].offset, positions[partition].leader_epoch)
+            for partition in self.assigned
         }
 
     def _note_commit(self) -> bool:
@@ -117,9 +118,9 @@ class GroupLoadReader(LoadReader):
         result = self._consumer.take_commit(monotonic_us())
         if result is None:
             return False
-        for where, error in result.errors.items():
+        for partition, error in result.errors.items():
             if error:
-                self._taken(Taken(where, (), (), 0, -1, monotonic_us(), f"commit: {error_name(int(error))}"))
+                self._taken(Taken(partition, (), (), 0, -1, monotonic_us(), f"commit: {error_name(int(error))}"))
         return True
 
     def _exchange(self, until_us: int) -> None:

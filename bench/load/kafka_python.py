@@ -114,8 +114,8 @@ class _Fetcher:
             for record in records
         ], []
 
-    def lag(self, where: TopicPartition, position: int) -> int:
-        end = self._consumer.highwater(kafka.TopicPartition(where.topic, where.partition))
+    def lag(self, partition: TopicPartition, position: int) -> int:
+        end = self._consumer.highwater(kafka.TopicPartition(partition.topic, partition.partition))
         return 1 if end is None else max(0, end - position)
 
     def close(self) -> None:

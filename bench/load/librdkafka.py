@@ -122,15 +122,15 @@ class _Fetcher:
         for message in self._consumer.consume(FETCHED_RECORDS, 0):
             error = message.error()
             topic, partition, offset = message.topic(), message.partition(), message.offset()
-            where = self._places.get((topic, partition), self._first)
+            place = self._places.get((topic, partition), self._first)
             if error is not None or offset is None:
-                errors.append((where, error.name() if error is not None else "_NO_OFFSET"))
+                errors.append((place, error.name() if error is not None else "_NO_OFFSET"))
                 continue
-            records.append(FetchedRecord(where, offset, message.timestamp()[1], message.value()))
+            records.append(FetchedRecord(place, offset, message.timestamp()[1], message.value()))
         return records, errors
 
-    def lag(self, where: TopicPartition, position: int) -> int:
-        place = confluent_kafka.TopicPartition(where.topic, where.partition)
+    def lag(self, partition: TopicPartition, position: int) -> int:
+        place = confluent_kafka.TopicPartition(partition.topic, partition.partition)
         known = self._consumer.get_watermark_offsets(place, cached=True)
         return 1 if known is None or known[1] < 0 else max(0, known[1] - position)
 

@@ -54,7 +54,7 @@ class RecordFetcher(Protocol):
         """Return records, and errors by Kafka's names. Wait for a millisecond at most."""
         ...
 
-    def lag(self, where: TopicPartition, position: int) -> int:
+    def lag(self, partition: TopicPartition, position: int) -> int:
         """Return how many records the partition has beyond a position; 1 if that is not known."""
         ...
 
@@ -203,11 +203,11 @@ class LotReader:
         fetcher = self._fetcher
         if fetcher is None:
             return len(self._positions)
-        return sum(fetcher.lag(where, position) for where, position in self._positions.items())
+        return sum(fetcher.lag(partition, position) for partition, position in self._positions.items())
 
-    def position(self, where: TopicPartition) -> int:
+    def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record to read."""
-        return self._positions[where]
+        return self._positions[partition]
 
     def run(self) -> None:
         fetcher = self._fetcher = self._connect(self.plan, self._bootstrap)
@@ -215,10 +215,10 @@ class LotReader:
             while not self._stopping:
                 records, errors = fetcher.fetch()
                 now_us = monotonic_us()
-                for where, name in errors:
-                    self._taken(Taken(where, (), (), 0, -1, now_us, name))
-                for where, group in groupby(records, lambda each: each.where):
-                    self._take(where, list(group), now_us)
+                for partition, name in errors:
+                    self._taken(Taken(partition, (), (), 0, -1, now_us, name))
+                for topic_partition, group in groupby(records, lambda each: each.where):
+                    self._take(topic_partition, list(group), now_us)
                 if not records:
                     time.sleep(SERVE_S)
                 else:
@@ -227,12 +227,12 @@ class LotReader:
             self._fetcher = None
             fetcher.close()
 
-    def _take(self, where: TopicPartition, records: Sequence[FetchedRecord], now_us: int) -> None:
+    def _take(self, partition: TopicPartition, records: Sequence[FetchedRecord], now_us: int) -> None:
         spans = []
         for record in records:
             value = read_value(record.value)
             spans.append(ValueSpan(record.offset, 1, -1, value.writer, value.sequence, value.valid))
         written = [(at, sum(1 for _ in group)) for at, group in groupby(record.timestamp_ms for record in records)]
-        self._positions[where] = records[-1].offset + 1
+        self._positions[partition] = records[-1].offset + 1
         size_bytes = sum(len(record.value or b"") for record in records)
-        self._taken(Taken(where, compress(spans), written, size_bytes, -1, now_us))
+        self._taken(Taken(partition, compress(spans), written, size_bytes, -1, now_us))

@@ -130,9 +130,9 @@ class LoadReader:
                 self._lose(link)
         self._wait()
 
-    def position(self, where: TopicPartition) -> int:
+    def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record to read."""
-        return self._state.positions[where].offset
+        return self._state.positions[partition].offset
 
     @property
     def lag(self) -> int:
@@ -176,7 +176,10 @@ class LoadReader:
             first = next(iter(link.partitions))
             del link.partitions[first]
             named = link.partitions = {**link.partitions, first: None}
-        return {where: Wanted(NO_TOPIC_ID, self.position(where), self.plan.partition_max_bytes) for where in named}
+        return {
+            partition: Wanted(NO_TOPIC_ID, self.position(partition), self.plan.partition_max_bytes)
+            for partition in named
+        }
 
     def _leave(self, link: _Link) -> None:
         """Close the session, so that the broker need not keep it, and the connection."""
@@ -211,33 +214,33 @@ class LoadReader:
             # The next request is a full one, which also comes to what this response had.
             link.not_before_us = now_us + (BACK_OFF_US if reply.body.error_code not in SESSION_LOST else 0)
             return
-        for where, data in handled.partitions:
-            if where not in self.assigned or where in outdated:
+        for partition, data in handled.partitions:
+            if partition not in self.assigned or partition in outdated:
                 continue  # The group has revoked it meanwhile, or its position was set.
             if data.error_code:
                 self._stale = self._stale or data.error_code in REFRESH_METADATA
                 link.not_before_us = now_us + BACK_OFF_US
-                self._taken(Taken(where, (), (), 0, -1, now_us, error_name(data.error_code)))
+                self._taken(Taken(partition, (), (), 0, -1, now_us, error_name(data.error_code)))
                 continue
-            before = self.position(where)
-            batches = self._state.take(where, data)
-            if self.position(where) != before and where in link.partitions:
-                link.moved.add(where)
-            self._take(where, batches, data, now_us)
+            before = self.position(partition)
+            batches = self._state.take(partition, data)
+            if self.position(partition) != before and partition in link.partitions:
+                link.moved.add(partition)
+            self._take(partition, batches, data, now_us)
 
-    def _take(self, where: TopicPartition, batches: list[TakenBatch], data: PartitionData, now_us: int) -> None:
+    def _take(self, partition: TopicPartition, batches: list[TakenBatch], data: PartitionData, now_us: int) -> None:
         """Verify what a response brought of a partition."""
-        spans = self._batches.read(where, batches)
+        spans = self._batches.read(partition, batches)
         if spans:
             written = [(batch.header.max_timestamp_ms, batch.header.record_count) for batch in batches]
             size_bytes = len(data.records or b"")
-            self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
+            self._taken(Taken(partition, spans, written, size_bytes, data.high_watermark, now_us))
 
-    def _seek(self, where: TopicPartition, offset: int) -> None:
-        self._state.seek(where, offset)
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        self._state.seek(partition, offset)
         for link in self._links.values():
             if link.sent is not None:
-                link.outdated.add(where)
+                link.outdated.add(partition)
 
     def _lose(self, link: _Link) -> None:
         link.connection.close()
@@ -259,10 +262,10 @@ class LoadReader:
         else:
             return
         led: dict[int, list[TopicPartition]] = {}
-        for where in self.assigned:
-            leader = self._metadata.leader_of(where)
+        for partition in self.assigned:
+            leader = self._metadata.leader_of(partition)
             if leader is not None:
-                led.setdefault(leader.node_id, []).append(where)
+                led.setdefault(leader.node_id, []).append(partition)
         for node_id in led:
             self._connect(self._metadata.nodes[node_id])
         for node_id, link in self._links.items():

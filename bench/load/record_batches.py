@@ -70,10 +70,10 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         if self.weights:
             sizes = sorted(self.weights)
             ends = list(accumulate(self.weights[size] for size in sizes))
-            found = [sizes[bisect_right(ends, (each + 0.5) / DRAWS * ends[-1])] for each in range(DRAWS)]
+            found = [sizes[bisect_right(ends, (number + 0.5) / DRAWS * ends[-1])] for number in range(DRAWS)]
         else:
             span = self.max - self.min + 1
-            found = [self.min + int((each + 0.5) / DRAWS * span) for each in range(DRAWS)]
+            found = [self.min + int((number + 0.5) / DRAWS * span) for number in range(DRAWS)]
         Random("sizes").shuffle(found)
         return found
 

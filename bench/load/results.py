@@ -334,7 +334,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 def collect(folder: Path, workers: int, exactly_once: bool, compacted_keys: int = 0) -> Collected:
     """Read what all workers wrote, and judge it, as ``ledger.judge``."""
     results = [
-        msgspec.json.decode(result_path(folder, each).read_bytes(), type=WorkerResult) for each in range(workers)
+        msgspec.json.decode(result_path(folder, index).read_bytes(), type=WorkerResult) for index in range(workers)
     ]
     sent: dict[str, Sent] = {}
     subscriptions: dict[int, list[Read]] = {}

@@ -107,15 +107,15 @@ class Sink:
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         """Take a batch. Return the error code and the base offset."""
         (count,) = _COUNT.unpack_from(batch, _COUNT_AT)
-        base = self._ends[where]
-        self._ends[where] = base + count
+        base = self._ends[partition]
+        self._ends[partition] = base + count
         self.records += count
         return 0, base
 
-    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:  # noqa: ARG002 - all partitions are alike
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:  # noqa: ARG002 - all partitions are alike
         """Return batches from an offset on, and the log end offset."""
         parts: list[bytes] = []
         for number in range(self.plan.read_batches):

@@ -176,7 +176,7 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
 def _catch_up_plan(spec: LoadSpec, topic: str) -> ReadPlan:
     return ReadPlan(
         f"catch-up.{topic}",
-        tuple(TopicPartition(topic, each) for each in range(spec.partitions)),
+        tuple(TopicPartition(topic, number) for number in range(spec.partitions)),
         max_bytes=spec.fetch_max_bytes,
         partition_max_bytes=spec.partition_max_bytes,
         isolation_level=READ_COMMITTED if spec.reads_committed else spec.isolation_level,
@@ -203,7 +203,7 @@ def _transform_plan(spec: LoadSpec, own: Transform, topic: str, output: str, ins
     name = f"transform.{topic}.{instance}"
     source = ReadPlan(
         name,
-        tuple(TopicPartition(topic, each) for each in range(spec.partitions)),
+        tuple(TopicPartition(topic, number) for number in range(spec.partitions)),
         max_wait_ms=spec.fetch_max_wait_ms,
         min_bytes=spec.fetch_min_bytes,
         max_bytes=spec.fetch_max_bytes,
@@ -214,7 +214,7 @@ def _transform_plan(spec: LoadSpec, own: Transform, topic: str, output: str, ins
     )
     sink = LoadPlan(
         name,
-        tuple(TopicPartition(output, each) for each in range(spec.partitions)),
+        tuple(TopicPartition(output, number) for number in range(spec.partitions)),
         spec.value_bytes,
         spec.batch_records,
         requests_in_flight=spec.requests_in_flight,

@@ -38,7 +38,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 
 NEWEST_PRODUCE_BY_NAME: Final = 12
-_CODES: Final = {error_name(int(each)): each for each in ErrorCode}
+_CODES: Final = {error_name(int(code)): code for code in ErrorCode}
 _CALL_US: Final = 5_000_000
 _LANE: Final = "transaction"
 

@@ -70,7 +70,7 @@ class _Source(GroupLoadReader):
     @property
     def unplaced(self) -> int:
         """Number of its partitions without a position."""
-        return sum(where not in self.assigned for where in self._consumer.partitions.held)
+        return sum(partition not in self.assigned for partition in self._consumer.partitions.held)
 
     def step(self) -> None:
         """Send what is due, and wait for nothing."""
@@ -86,7 +86,7 @@ class _Source(GroupLoadReader):
     def rewind(self) -> None:
         """Go on at the group's committed offsets, which are requested."""
         held = self._consumer.partitions
-        wanted = [where for where, each in held.held.items() if not each.is_revoked]
+        wanted = [partition for partition, each in held.held.items() if not each.is_revoked]
         held.drop(wanted)
         held.add(wanted)
         self._consumer.pause(wanted)
@@ -102,8 +102,8 @@ class _Source(GroupLoadReader):
     def _read_so_far(self) -> dict[TopicPartition, OffsetToCommit]:
         return {}
 
-    def _take(self, where: TopicPartition, batches: list[TakenBatch], *_: object) -> None:
-        self._owner.take(where, batches)
+    def _take(self, partition: TopicPartition, batches: list[TakenBatch], *_: object) -> None:
+        self._owner.take(partition, batches)
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self._owner.finish(partitions)
@@ -130,7 +130,7 @@ class Transformer(TransactionalLoadProducer):
         self._taken = taken
         self.source = _Source(plan.source, bootstrap, taken, self)
         self._inputs = plan.source.partitions
-        self._queues: dict[TopicPartition, deque[TakenBatch]] = {where: deque() for where in self._inputs}
+        self._queues: dict[TopicPartition, deque[TakenBatch]] = {partition: deque() for partition in self._inputs}
         self._queued_bytes = 0
         self._made_of: dict[TopicPartition, OffsetToCommit] = {}
         """The offsets after what this transaction has made its records of."""
@@ -150,21 +150,21 @@ class Transformer(TransactionalLoadProducer):
         finally:
             self.source.end()
 
-    def _note(self, each: Settled) -> None:
+    def _note(self, settled: Settled) -> None:
         """Report a batch whose transaction did not end as planned."""
-        if each.kind in ("fail", "info"):
-            error = f"transaction: {each.error}"
-            self._taken(Taken(each.where, (), (), 0, -1, each.end_us, error))
+        if settled.kind in ("fail", "info"):
+            error = f"transaction: {settled.error}"
+            self._taken(Taken(settled.where, (), (), 0, -1, settled.end_us, error))
 
     # The consuming side
 
-    def take(self, where: TopicPartition, taken: list[TakenBatch]) -> None:
+    def take(self, partition: TopicPartition, taken: list[TakenBatch]) -> None:
         """Queue what was read of an input partition."""
         if not taken:
             return
-        self._queues[where].extend(taken)
+        self._queues[partition].extend(taken)
         self._queued_bytes += sum(each.header.size_bytes for each in taken)
-        self._unpark(self._partitions[self._inputs.index(where)])
+        self._unpark(self._partitions[self._inputs.index(partition)])
 
     def finish(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what was made of these partitions, before another member reads on from the committed offsets."""

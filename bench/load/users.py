@@ -269,13 +269,13 @@ class WorkerLoad:
         reader = LoadReader(plan, self._spec.bootstrap, taken)
         return reader
 
-    def _connected(self, each: Connected) -> None:
-        if each.error is not None:
-            self._read_errors[f"connect: {each.error}"] += 1
+    def _connected(self, connected: Connected) -> None:
+        if connected.error is not None:
+            self._read_errors[f"connect: {connected.error}"] += 1
             return
-        at = (each.end_us - self.start_us) // 1_000_000
+        at = (connected.end_us - self.start_us) // 1_000_000
         self._measures.second(at).connections += 1
-        self._measures.latency("connect", at, each.end_us - each.due_us, 1)
+        self._measures.latency("connect", at, connected.end_us - connected.due_us, 1)
 
     # Reports
 

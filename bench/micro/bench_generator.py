@@ -15,7 +15,7 @@ VALUES = ValueMaker("producer-1", 100)
 
 
 def _by_record(count: int) -> bytes:
-    return build([Record(timestamp_ms=7, value=VALUES.make(each)) for each in range(count)])
+    return build([Record(timestamp_ms=7, value=VALUES.make(number)) for number in range(count)])
 
 
 @pytest.mark.benchmark(group="making a batch of 100-byte values")

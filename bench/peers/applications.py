@@ -115,7 +115,7 @@ def committed_end(bootstrap: str, topic: str, partitions: int) -> int:
     """Return the sum of the last stable offsets, or -1 if not all leaders respond."""
     consumer = confluent_kafka.Consumer({**COMMITTED, "bootstrap.servers": bootstrap, "log_level": 0})
     try:
-        wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(partitions)]
+        wanted = [confluent_kafka.TopicPartition(topic, number) for number in range(partitions)]
         return sum(consumer.get_watermark_offsets(each, timeout=5)[1] for each in wanted)
     except confluent_kafka.KafkaException:
         return -1
@@ -128,8 +128,8 @@ def read_committed(bootstrap: str, topic: str, partitions: int, limit_s: float =
     PeerError."""
     settings = {**COMMITTED, "bootstrap.servers": bootstrap, "log_level": 0, "enable.partition.eof": "true"}
     consumer = confluent_kafka.Consumer(settings)
-    consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in range(partitions)])
-    found: Records = {each: [] for each in range(partitions)}
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: Records = {number: [] for number in range(partitions)}
     ended: set[int] = set()
 
     def all_read() -> bool:

@@ -167,18 +167,18 @@ def _changes(layout: type, values: Mapping[str, Any], before: Path) -> Iterator[
             yield from ((path, one, repr(one)) for one in _others(field, value))
 
 
-def _others(each: SchemaField, value: Any) -> Iterator[Any]:
+def _others(field: SchemaField, value: Any) -> Iterator[Any]:
     found: list[Any] = []
-    if each.kind in LIMITS:
-        most = (1 << LIMITS[each.kind]) - 1
+    if field.kind in LIMITS:
+        most = (1 << LIMITS[field.kind]) - 1
         found = [-most - 1, -2, -1, 0, 1, 9, most]
-        if each.kind.startswith("timedelta"):
-            found = [-2, -1, 0, most] if each.name in NEVER_OVER else [-2, -1]
-    elif each.kind == "bool":
+        if field.kind.startswith("timedelta"):
+            found = [-2, -1, 0, most] if field.name in NEVER_OVER else [-2, -1]
+    elif field.kind == "bool":
         found = [not value]
-    elif each.kind == "string":
+    elif field.kind == "string":
         found = [*NAMES]
-    elif each.kind in ("uuid", "raw_uuid"):
+    elif field.kind in ("uuid", "raw_uuid"):
         found = [UNKNOWN_ID]
     yield from (one for one in found if one != value)
 
@@ -211,24 +211,24 @@ def summary(response: object) -> Counter[str]:
     return found
 
 
-def _summarise(value: Any, place: str, found: Counter[str]) -> None:
+def _summarise(value: Any, place: str, counts: Counter[str]) -> None:
     for field in fields(value):
         inner, name = getattr(value, field.name), f"{place}.{field.name}".lstrip(".")
         if field.name in NOT_COMPARED:
             continue
         if field.name.endswith("error_code"):
-            found[f"{name}={_name(inner)}"] += 1
+            counts[f"{name}={_name(inner)}"] += 1
         elif isinstance(inner, bool):
-            found[f"{name}={inner}"] += 1
+            counts[f"{name}={inner}"] += 1
         elif inner is None:
-            found[f"{name} is null"] += 1
+            counts[f"{name} is null"] += 1
         elif isinstance(inner, list | tuple):
-            found[f"{name} has {len(inner)}"] += 1
+            counts[f"{name} has {len(inner)}"] += 1
             for one in inner:
                 if is_dataclass(one):
-                    _summarise(one, name, found)
+                    _summarise(one, name, counts)
         elif is_dataclass(inner):
-            _summarise(inner, name, found)
+            _summarise(inner, name, counts)
 
 
 def _name(error: Any) -> str:

@@ -37,7 +37,7 @@ class RawTransactions:
     end: EncodedRequest
 
     @classmethod
-    def of(cls, connection: Connection, own_id: str, where: TopicPartition, limit_s: float) -> "RawTransactions":
+    def of(cls, connection: Connection, own_id: str, partition: TopicPartition, limit_s: float) -> "RawTransactions":
         """Wait until the single node has given a producer ID. Raise PeerError."""
         find = group_requests.find_coordinator(own_id, requests.TRANSACTION_KEY_TYPE)
         init = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
@@ -50,7 +50,7 @@ class RawTransactions:
             if owner not in NOT_YET or time.perf_counter() > deadline:
                 raise PeerError(f"{own_id} got no producer ID: {error_name(int(owner))}")
             time.sleep(0.01)
-        adds = requests.add_partitions_request(own_id, owner, [where])
+        adds = requests.add_partitions_request(own_id, owner, [partition])
         ends = requests.end_request(own_id, owner, True)
         return cls(
             connection,
@@ -109,9 +109,9 @@ class RetryingTransactions(RetryingCoordinator):
 
         return self._until(attempt, limit_s, f"a producer ID for {own_id}")
 
-    def begun(self, own_id: str, owner: ProducerIdentity, where: TopicPartition, limit_s: float) -> None:
+    def begun(self, own_id: str, owner: ProducerIdentity, partition: TopicPartition, limit_s: float) -> None:
         """Begin a transaction with one partition. Raise PeerError."""
-        body = requests.add_partitions_request(own_id, owner, [where])
+        body = requests.add_partitions_request(own_id, owner, [partition])
         self._step(own_id, ADD_VERSION, ApiKey.ADD_PARTITIONS_TO_TXN, body, _error_of_adding, limit_s)
 
     def committed(self, own_id: str, owner: ProducerIdentity, limit_s: float) -> None:

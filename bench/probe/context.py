@@ -229,7 +229,7 @@ class ProbeContext:
         """Make a topic with this name. Raise NotAdvertised if the broker makes none, or not with these settings."""
         if len(self.broker.nodes) > 1:
             replicas = [self.broker.node_id, *followers]
-            placed = [{"partition_index": each, "broker_ids": replicas} for each in range(partitions)]
+            placed = [{"partition_index": number, "broker_ids": replicas} for number in range(partitions)]
             size: dict[str, object] = {"num_partitions": -1, "replication_factor": -1, "assignments": placed}
         else:
             size = {"num_partitions": partitions, "replication_factor": 1, "assignments": []}
@@ -321,7 +321,7 @@ class ProbeContext:
         topic."""
         if ApiKey.LIST_OFFSETS not in self.broker.versions:
             return True
-        wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
+        wanted = [{"partition_index": number, "timestamp": -1} for number in range(partitions)]
         request = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
         response = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, request)
         return all(int(partition.error_code) == ErrorCode.none for partition in single(response, "topics").partitions)

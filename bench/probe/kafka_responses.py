@@ -23,7 +23,7 @@ _OF_RUN = re.compile(rf"{PREFIX}-[0-9a-f]+-\d+-")
 
 def releases() -> list[str]:
     """The releases that were recorded, oldest first."""
-    names = (each.stem for each in FOLDER.glob("*.txt"))
+    names = (path.stem for path in FOLDER.glob("*.txt"))
     return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
 
 

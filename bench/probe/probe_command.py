@@ -62,24 +62,24 @@ class ProbeOptions:
         return " ".join([self.target, *(f"--config {key}={value}" for key, value in self.config.items())])
 
 
-def run(wanted: ProbeOptions, say: Callable[[str], None]) -> int:
+def run(options: ProbeOptions, say: Callable[[str], None]) -> int:
     """Return the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
     is 1 if something got worse. It is 1 if a case itself stumbles, too. ``say`` takes a line for people.
 
     Raise UsageError, UnknownCase, NoBaseline, NotKafka and PeerError, which are one sentence each.
     """
-    cases = chosen(wanted.sections, wanted.cases)
-    if wanted.dry_run:
+    cases = chosen(options.sections, options.cases)
+    if options.dry_run:
         for case in cases:
             say(case_line(case))
         say(f"{len(cases)} cases")
         return PASSED
-    _writable(wanted)
-    before = read_baseline(wanted.baseline) if wanted.baseline else None
+    _writable(options)
+    before = read_baseline(options.baseline) if options.baseline else None
     with ExitStack() as started:
-        first = _met(started.enter_context(target(wanted.target, wanted.config)))
-        second = _met(started.enter_context(target(wanted.oracle))) if wanted.oracle else None
-        return _played(wanted, cases, before, first, second, say)
+        first = _met(started.enter_context(target(options.target, options.config)))
+        second = _met(started.enter_context(target(options.oracle))) if options.oracle else None
+        return _played(options, cases, before, first, second, say)
 
 
 def _met(own: Target) -> tuple[ProbedBroker, Target]:
@@ -90,7 +90,7 @@ def _met(own: Target) -> tuple[ProbedBroker, Target]:
 
 
 def _played(
-    wanted: ProbeOptions,
+    options: ProbeOptions,
     cases: Sequence[ProbeCase],
     before: Mapping[str, CaseVerdict] | None,
     first: tuple[ProbedBroker, Target],
@@ -98,31 +98,31 @@ def _played(
     say: Callable[[str], None],
 ) -> int:
     began = time.monotonic()
-    outcomes = play(first[0], cases, wanted.hostile, say, first[1])
+    outcomes = play(first[0], cases, options.hostile, say, first[1])
     summary = outcome_summary(outcomes, time.monotonic() - began)
     red = (
-        [outcome for outcome in outcomes if outcome.is_red(wanted.strict)]
+        [outcome for outcome in outcomes if outcome.is_red(options.strict)]
         if before is None
         else worse(before, outcomes)
     )
     red += [outcome for outcome in outcomes if outcome.is_ours]
-    _report(wanted, outcomes, red, say)
+    _report(options, outcomes, red, say)
     if second is not None:
-        differ = list(differences(outcomes, play(second[0], cases, wanted.hostile, say, second[1])))
+        differ = list(differences(outcomes, play(second[0], cases, options.hostile, say, second[1])))
         for line in differ:
             say(f"differs from the oracle: {line}")
-        say(f"{len(cases) - len(differ)} of {len(cases)} cases get the responses of {wanted.oracle}")
-    say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
-    _write(wanted, outcomes, red, summary)
-    for each in red if wanted.annotates else ():
-        repeat = repeat_command(wanted.words, each.case.id)
+        say(f"{len(cases) - len(differ)} of {len(cases)} cases get the responses of {options.oracle}")
+    say(summary + ("" if before is None else f"; {len(red)} worse than {options.baseline}"))
+    _write(options, outcomes, red, summary)
+    for each in red if options.annotates else ():
+        repeat = repeat_command(options.words, each.case.id)
         say(annotation(each.case.id, f"{each.verdict.value}: {each.reason}\n{each.case.words}\nagain: {repeat}"))
     return FAILED if red else PASSED
 
 
-def _writable(wanted: ProbeOptions) -> None:
+def _writable(options: ProbeOptions) -> None:
     """Raise UsageError before anything is played if what is found could not be written afterwards."""
-    for option, file in (("--json", wanted.json), ("--junit", wanted.junit), ("--page", wanted.page)):
+    for option, file in (("--json", options.json), ("--junit", options.junit), ("--page", options.page)):
         try:
             if file is not None:
                 file.open("a").close()
@@ -131,7 +131,7 @@ def _writable(wanted: ProbeOptions) -> None:
 
 
 def _report(
-    wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], say: Callable[[str], None]
+    options: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], say: Callable[[str], None]
 ) -> None:
     """One line for each case; all about those that are red, and about those that were selected by ID."""
     kafka = kafka_responses.in_words()
@@ -139,8 +139,8 @@ def _report(
         name = outcome.case.id
         if outcome.reason.startswith(GONE):
             continue
-        if outcome in red or name in wanted.cases:
-            for line in in_full(outcome, repeat_command(wanted.words, name), kafka.get(name, "")):
+        if outcome in red or name in options.cases:
+            for line in in_full(outcome, repeat_command(options.words, name), kafka.get(name, "")):
                 say(line)
         else:
             say(outcome_line(outcome))
@@ -149,14 +149,14 @@ def _report(
         say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 
 
-def _write(wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], summary: str) -> None:
+def _write(options: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome], summary: str) -> None:
     kafka = kafka_responses.in_words()
-    if wanted.json is not None:
-        wanted.json.write_text(json_document(wanted.target, outcomes, kafka), encoding="utf-8")
-    if wanted.junit is not None:
-        wanted.junit.write_text(junit_document(wanted.words, outcomes, wanted.strict, kafka), encoding="utf-8")
-    if wanted.page is not None:
-        wanted.page.write_text(page_document(wanted.words, outcomes, red, summary, kafka), encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json_document(options.target, outcomes, kafka), encoding="utf-8")
+    if options.junit is not None:
+        options.junit.write_text(junit_document(options.words, outcomes, options.strict, kafka), encoding="utf-8")
+    if options.page is not None:
+        options.page.write_text(page_document(options.words, outcomes, red, summary, kafka), encoding="utf-8")
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _creation(results: Results, system: System, folder: Path, sizes: Sizes, prog
             client.create_topic(f"{TOPIC}-{number}", partitions, 1, LIMIT_S)
             taken.append(time.perf_counter() - began)
         time.sleep(2.0)
-        size = max((each.stat().st_size for each in folder.glob("*/*/*.checkpoint")), default=0)
+        size = max((path.stat().st_size for path in folder.glob("*/*/*.checkpoint")), default=0)
     per_topic = Figure((size / creations / 2**10,), "KiB")
     results.rows.append(
         ResultRow(f"topic of {partitions:,} partitions created, {VOTERS} voters", Figure(tuple(taken), "s"))

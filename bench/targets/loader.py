@@ -52,17 +52,17 @@ def find(text: str) -> Chosen:
     """Return the target of ``text``. It reads files and starts nothing. Raise TargetError."""
     if _is_address(text):
         return Chosen(text, TargetFile(name=text, title=text, addresses=(text,)), "", 0)
-    wanted = _WANTED.fullmatch(text)
-    path = _path(wanted["name"]) if wanted else None
-    if wanted is None or path is None:
+    match = _WANTED.fullmatch(text)
+    path = _path(match["name"]) if match else None
+    if match is None or path is None:
         raise TargetError(
             f"{text!r} is no target: give HOST:PORT, such as 127.0.0.1:9092, a FILE.toml, or one of: "
             f"{', '.join(bundled())}."
         )
     file = load(path)
-    if wanted["version"] and not file.provider:
-        raise TargetError(f"{text!r}: {file.name} comes in no versions; leave @{wanted['version']} out.")
-    return Chosen(text, file, wanted["version"] or file.version, _count(text, file, wanted["nodes"]))
+    if match["version"] and not file.provider:
+        raise TargetError(f"{text!r}: {file.name} comes in no versions; leave @{match['version']} out.")
+    return Chosen(text, file, match["version"] or file.version, _count(text, file, match["nodes"]))
 
 
 def load(path: Path) -> TargetFile:
@@ -91,8 +91,8 @@ def provider_of(file: TargetFile) -> Provider | None:
 
 
 def _is_address(text: str) -> bool:
-    found = _ADDRESS.fullmatch(text)
-    return found is not None and 0 < int(found["port"]) < 65_536
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match["port"]) < 65_536
 
 
 def _path(name: str) -> Path | None:

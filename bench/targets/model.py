@@ -35,10 +35,10 @@ def named_in(template: str) -> Iterator[str]:
 def filled(template: str, words: Mapping[str, str]) -> str:
     """Put in the words. Raise TargetError for a placeholder that nobody knows."""
 
-    def put(found: re.Match[str]) -> str:
-        if found[1] not in words:
-            raise TargetError(f"the placeholder {found[0]} is unknown; known here: {', '.join(sorted(words))}")
-        return words[found[1]]
+    def put(match: re.Match[str]) -> str:
+        if match[1] not in words:
+            raise TargetError(f"the placeholder {match[0]} is unknown; known here: {', '.join(sorted(words))}")
+        return words[match[1]]
 
     return _PLACEHOLDER.sub(put, template)
 

@@ -103,7 +103,7 @@ def follower_beyond_marker_goes_on(original: Function, self: Any, position: int,
 
 @mutant(STARTS_OVER, side="client")
 def consumer_reads_on(
-    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+    original: Function, self: Any, partition: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
     """A consumer below the marker continues to read (H-3)."""
     return False
@@ -118,11 +118,11 @@ def follower_keeps_its_log(original: Function, self: Any, position: int, leader_
 
 @mutant(STARTS_OVER, side="client")
 def consumer_begins_for_ever(
-    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+    original: Function, self: Any, partition: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
     """A consumer stores no marker, and restarts again and again because of the same one (H-5)."""
-    self.held[where].remembered_horizon = 0
-    begins_again: bool = original(self, where, horizon, log_start_offset, metadata_epoch)
+    self.held[partition].remembered_horizon = 0
+    begins_again: bool = original(self, partition, horizon, log_start_offset, metadata_epoch)
     return begins_again
 
 
@@ -136,12 +136,12 @@ def follower_begins_for_ever(original: Function, self: Any, position: int, leade
 
 @mutant(STARTS_OVER, side="client")
 def consumer_ignores_moved_marker(
-    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+    original: Function, self: Any, partition: Any, horizon: int, log_start_offset: int, metadata_epoch: int
 ) -> bool:
     """A consumer in an unsafe bootstrap continues, although the marker has moved (H-6)."""
-    remembered = self.held[where].remembered_horizon
+    remembered = self.held[partition].remembered_horizon
     kept = min(horizon, remembered) if remembered else horizon
-    begins_again: bool = original(self, where, kept, log_start_offset, metadata_epoch)
+    begins_again: bool = original(self, partition, kept, log_start_offset, metadata_epoch)
     return begins_again
 
 

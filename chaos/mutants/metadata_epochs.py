@@ -59,9 +59,9 @@ def commits_without_epoch(original: Function, number: int, offset: Any) -> Any:
 
 
 @mutant("reference_broker.apis.groups.k09_offset_fetch:_draft_partition")
-def epoch_not_returned(original: Function, found: Any) -> Any:
+def epoch_not_returned(original: Function, offset: Any) -> Any:
     """A coordinator does not return the metadata epoch of an offset (M-9)."""
-    return replace(original(found), metadata_epoch=-1)
+    return replace(original(offset), metadata_epoch=-1)
 
 
 @mutant("reference_broker.groups.offset_commits:validate_offsets")

@@ -66,7 +66,7 @@ class BundledAdapter:
 
 def bundled() -> list[str]:
     """Return the names of the bundled adapters."""
-    return sorted(each.parent.name.replace("_", "-") for each in ADAPTERS.glob(f"*/{FILE}"))
+    return sorted(path.parent.name.replace("_", "-") for path in ADAPTERS.glob(f"*/{FILE}"))
 
 
 def find(text: str, say: Callable[[str], None]) -> AdapterCommand:
@@ -136,7 +136,7 @@ def cache_folder() -> Path:
 def _built(adapter: BundledAdapter, version: str, say: Callable[[str], None]) -> Path:
     """Return the folder of the built adapter. Another process that needs the same one waits for it."""
     digest = hashlib.sha256(version.encode())
-    files = sorted(each for each in adapter.folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
+    files = sorted(path for path in adapter.folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     for file in files:
         digest.update(file.relative_to(adapter.folder).as_posix().encode() + file.read_bytes())
     build = cache_folder() / f"{adapter.name}-{version or 'any'}-{digest.hexdigest()[:12]}"

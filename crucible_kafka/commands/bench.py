@@ -339,14 +339,14 @@ def _calibrate_beside(millions: int) -> None:
     print_table((heading, "the first million, with its start", "each million more"), rows)
 
 
-def _measured(wanted: "Options") -> "Results":
+def _measured(options: "Options") -> "Results":
     from bench.peers.kafka import kafka_classpath
     from bench.rows.compare import run as measure
     from crucible_kafka.terminal import progress
 
-    if wanted.peer:
+    if options.peer:
         kafka_classpath()  # What is missing is reported now, and not after minutes of measuring.
-    return measure(progress, wanted)
+    return measure(progress, options)
 
 
 def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:

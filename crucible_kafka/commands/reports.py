@@ -65,7 +65,7 @@ def _report_loads(folders: Sequence[Path]) -> int:
     from reports.spark import spark_session
 
     rows, is_clean = [], True
-    size_bytes = sum(each.stat().st_size for folder in folders for each in folder.glob("history/*.parquet"))
+    size_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("history/*.parquet"))
     with one_sentence(SetupError), spark_session("crucible-load", size_bytes) as spark:
         for folder in folders:
             run, counts = judge_load(spark, folder)

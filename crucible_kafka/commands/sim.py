@@ -99,47 +99,54 @@ def sim(scenarios: Sequence[str], everything: bool, revision: str | None, **opti
     sys.exit(simulate(chosen, wanted))
 
 
-def _check_combination(wanted: "SimOptions") -> None:
+def _check_combination(options: "SimOptions") -> None:
     """Raise UsageError for options that do not go together."""
-    check_mutant_options(wanted.mutant, wanted.with_mutants)
-    is_search = wanted.guided or wanted.with_mutants
-    of_many_seeds = wanted.with_mutants or not wanted.is_single
-    beside_seconds = (wanted.seeds, wanted.guided, wanted.with_mutants, wanted.profile, wanted.changes, wanted.out)
+    check_mutant_options(options.mutant, options.with_mutants)
+    is_search = options.guided or options.with_mutants
+    of_many_seeds = options.with_mutants or not options.is_single
+    beside_seconds = (
+        options.seeds,
+        options.guided,
+        options.with_mutants,
+        options.profile,
+        options.changes,
+        options.out,
+    )
     complaints = (
         (
-            wanted.changes and (is_search or not wanted.is_single),
+            options.changes and (is_search or not options.is_single),
             "--changes are of a single seed: give --seed, without --seeds, --guided or --with-mutants",
         ),
         (
-            wanted.guided and (wanted.with_mutants or wanted.profile),
+            options.guided and (options.with_mutants or options.profile),
             "--guided is a search of its own: give no --with-mutants and no --profile",
         ),
         (
-            wanted.near and not wanted.guided,
+            options.near and not options.guided,
             "--near chooses from the folder of a guided search: give --guided and --out",
         ),
         (
-            wanted.out is not None and not wanted.guided and of_many_seeds,
+            options.out is not None and not options.guided and of_many_seeds,
             "--out writes a single seed's run: give --seed, without --seeds or --with-mutants",
         ),
         (
-            wanted.profile and (wanted.with_mutants or wanted.seeds in (None, 1)),
+            options.profile and (options.with_mutants or options.seeds in (None, 1)),
             "--profile measures a search: give --seeds, at least 2, and no --with-mutants",
         ),
         (
-            wanted.seconds is not None and (any(beside_seconds) or wanted.event),
+            options.seconds is not None and (any(beside_seconds) or options.event),
             "--seconds is a search of its own: beside it give only --seed, --mutant and --revision",
         ),
         (
-            (wanted.event is None) != (wanted.node is None),
+            (options.event is None) != (options.node is None),
             "--at and --show belong together: the event, and the node whose state is printed after it",
         ),
         (
-            wanted.event is not None and (is_search or not wanted.is_single or wanted.out is not None),
+            options.event is not None and (is_search or not options.is_single or options.out is not None),
             "--at is an event of a single seed: give --seed, without --seeds, --guided or --out",
         ),
         (
-            wanted.event is not None and wanted.junit is not None,
+            options.event is not None and options.junit is not None,
             "--at shows a node and has no results: leave --junit out",
         ),
     )

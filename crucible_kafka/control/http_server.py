@@ -205,11 +205,11 @@ def _operation(method: str, path: str) -> tuple[Operation, dict[str, str]]:
     """Return the operation of a path, and the arguments in it. Raise Refusal."""
     methods = set()
     for each in operation.listed:
-        found = each.pattern.fullmatch(path)
-        if found is None:
+        match = each.pattern.fullmatch(path)
+        if match is None:
             continue
         if each.method == method:
-            return each, {name: unquote(value) for name, value in found.groupdict().items()}
+            return each, {name: unquote(value) for name, value in match.groupdict().items()}
         methods.add(each.method)
     if methods:
         raise Refusal(METHOD_NOT_ALLOWED, f"{path} has no {method}: use {' or '.join(sorted(methods))}.")

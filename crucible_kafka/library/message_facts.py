@@ -88,40 +88,40 @@ def items_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield each.name, getattr(value, each.name)
 
 
-def _walk(value: Any, list_name: str, topic: str, found: Facts, topic_name: TopicName) -> None:
+def _walk(value: Any, list_name: str, topic: str, facts: Facts, topic_name: TopicName) -> None:
     own = topic_of(value, list_name, topic_name)
     if own:
         topic = own
-        found.topics.add(topic)
+        facts.topics.add(topic)
     partition = partition_of(value) if topic else None
     if partition is not None:
-        found.partitions.add((topic, partition))
+        facts.partitions.add((topic, partition))
     for name, each in items_of(value):
         if is_dataclass(each):
-            _walk(each, name, topic, found, topic_name)
+            _walk(each, name, topic, facts, topic_name)
         elif isinstance(each, str):
-            _note_text(name, each, found)
+            _note_text(name, each, facts)
         elif isinstance(each, list | tuple):
             for item in each:
                 if is_dataclass(item):
-                    _walk(item, name, topic, found, topic_name)
+                    _walk(item, name, topic, facts, topic_name)
                 elif isinstance(item, str):
-                    _note_text_of_list(name, item, found)
+                    _note_text_of_list(name, item, facts)
                 elif isinstance(item, int) and topic and name in PARTITION_LISTS:
-                    found.partitions.add((topic, int(item)))
+                    facts.partitions.add((topic, int(item)))
 
 
-def _note_text(name: str, text: str, found: Facts) -> None:
+def _note_text(name: str, text: str, facts: Facts) -> None:
     if name in GROUP_FIELDS:
-        found.groups.add(text)
+        facts.groups.add(text)
     elif name in TRANSACTION_FIELDS and text:
-        found.transactional_ids.add(text)
+        facts.transactional_ids.add(text)
 
 
-def _note_text_of_list(name: str, text: str, found: Facts) -> None:
+def _note_text_of_list(name: str, text: str, facts: Facts) -> None:
     if name in GROUP_LISTS:
-        found.groups.add(text)
+        facts.groups.add(text)
     elif name in TRANSACTION_LISTS:
-        found.transactional_ids.add(text)
+        facts.transactional_ids.add(text)
     elif name == "topic_names":
-        found.topics.add(text)
+        facts.topics.add(text)

@@ -143,14 +143,14 @@ def _any_partition_fits(facts: Facts, topic: str, partition: int) -> bool:
     return any(index == partition and fnmatchcase(name, topic) for name, index in facts.partitions)
 
 
-def _has_session(request: Request, wanted: Session) -> bool:
+def _has_session(request: Request, session: Session) -> bool:
     body = request.body
     if not isinstance(body, FetchRequest):
         return False
-    if wanted is True or wanted is False:
-        return (body.session_id != 0) == wanted
-    if isinstance(wanted, int):
-        return body.session_id == wanted
+    if session is True or session is False:
+        return (body.session_id != 0) == session
+    if isinstance(session, int):
+        return body.session_id == session
     if body.session_epoch == INITIAL_EPOCH:
-        return wanted == "new"
-    return wanted == ("closing" if body.session_epoch == FINAL_EPOCH else "incremental") and body.session_id != 0
+        return session == "new"
+    return session == ("closing" if body.session_epoch == FINAL_EPOCH else "incremental") and body.session_id != 0

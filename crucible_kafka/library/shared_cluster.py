@@ -89,8 +89,8 @@ class SharedCluster(Cluster):
             if rule in self.rules_of_test and not rule.optional:
                 rule.assert_fired()
 
-    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool, change: ResponseChange | None) -> Rule:
-        rule = super()._add_rule(wanted, text, optional, change)
+    def _add_rule(self, spec: RuleSpec, text: str, optional: bool, change: ResponseChange | None) -> Rule:
+        rule = super()._add_rule(spec, text, optional, change)
         self.rules_of_test.append(rule)
         return rule
 

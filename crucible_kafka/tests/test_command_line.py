@@ -342,7 +342,7 @@ def test_unwritable_report_is_reported_and_verdict_stays(
     assert result.exit_code == 1
     (sentence,) = result.stderr.splitlines()
     assert list((tmp_path / "here" / "runs").iterdir()) == []
-    kept = [each.parent for each in tmp_path.glob("tmp/*/refused/report/index.html")]
+    kept = [path.parent for path in tmp_path.glob("tmp/*/refused/report/index.html")]
     assert len(kept) == (takes == "temporary")
     place = f"kept in {kept[0]}" if kept else "lost, because no folder here takes it"
     assert sentence.endswith(f", so the report of s3://nights/refused is {place}.")
@@ -357,7 +357,7 @@ def test_report_page_is_uploaded_last(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="ACCESS_DENIED"):
         run.take_report(store)
     report = tmp_path / "s3" / "nights" / "half" / "report"
-    assert [str(each.relative_to(report)) for each in report.rglob("*.*")] == ["plots/index.html"]
+    assert [str(path.relative_to(report)) for path in report.rglob("*.*")] == ["plots/index.html"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

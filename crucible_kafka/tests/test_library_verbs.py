@@ -98,7 +98,7 @@ def test_isr_is_shortened_and_grows_again(kafka: Cluster) -> None:
     follower = kafka.node((leader + 1) % 3)
     follower.isolate()
     try:
-        kafka.shrink_isr("shrunk", 0, to=[each for each in range(3) if each != follower.id])
+        kafka.shrink_isr("shrunk", 0, to=[number for number in range(3) if number != follower.id])
         assert follower.id not in kafka.active_controller().command("topic", name="shrunk")["isr"][0]
         with pytest.raises(NotPossible, match="its leader"):
             kafka.shrink_isr("shrunk", 0, to=[follower.id])

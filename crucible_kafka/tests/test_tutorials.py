@@ -65,8 +65,8 @@ def blocks(page: str) -> Iterator[Block]:
         if is_code and not opened:
             opened, language, inside = number, line.strip().strip("`"), []
         elif is_code and re.fullmatch(r"```+", line.strip()):
-            found = _DIRECTIVE.fullmatch(above)
-            word, argument = (found[1], found[2]) if found else ("", "")
+            match = _DIRECTIVE.fullmatch(above)
+            word, argument = (match[1], match[2]) if match else ("", "")
             yield Block(opened, language, word, argument, "".join(inside))
             above, opened = "", 0
         elif is_code:

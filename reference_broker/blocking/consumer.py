@@ -71,8 +71,10 @@ class CommitError(ConsumerError):
     """At least one partition is not committed, or its commit is unknown. ``result`` says which."""
 
     def __init__(self, result: Committed) -> None:
-        failed = {where: error for where, error in result.errors.items() if error}
-        listed = ", ".join(f"{where.topic}-{where.partition}: {name_of(each)}" for where, each in failed.items())
+        failed = {partition: error for partition, error in result.errors.items() if error}
+        listed = ", ".join(
+            f"{partition.topic}-{partition.partition}: {name_of(each)}" for partition, each in failed.items()
+        )
         super().__init__(next(iter(failed.values())), f" ({listed})")
         self.result = result
 

@@ -91,7 +91,7 @@ class BlockingTransactionalProducer:
 
     def send(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         value: bytes | None,
         key: bytes | None = None,
         headers: Sequence[HeaderPair] = (),
@@ -100,7 +100,7 @@ class BlockingTransactionalProducer:
         """Send one record as part of the transaction. The delivery has its offset once it is written."""
         now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         record = Record(timestamp_ms=now_ms, key=key, value=value, headers=tuple(headers))
-        delivery = self.producer.send(_now_us(), where, [record])
+        delivery = self.producer.send(_now_us(), partition, [record])
         self._turn(_now_us())
         return delivery
 

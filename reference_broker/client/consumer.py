@@ -115,21 +115,21 @@ class Position:
 class ConsumerState:
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int) -> None:
         """Move the position to ``offset``. The high watermark and log start stay those of the last response."""
-        known = self.positions.get(where)
+        known = self.positions.get(partition)
         if known is None:
-            self.positions[where] = Position(offset)
+            self.positions[partition] = Position(offset)
         else:
             known.offset, known.leader_epoch = offset, -1
 
-    def take(self, where: TopicPartition, data: PartitionData) -> list[TakenBatch]:
+    def take(self, partition: TopicPartition, data: PartitionData) -> list[TakenBatch]:
         """Apply one partition of a response without error, and return the batches that are new.
 
         A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
         byte limit. Only lengths are checked here; ``is_damaged`` checks CRCs.
         """
-        position = self.positions[where]
+        position = self.positions[partition]
         if data.high_watermark >= 0:
             position.high_watermark = data.high_watermark
         if data.log_start_offset >= 0:

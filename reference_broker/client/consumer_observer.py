@@ -80,8 +80,8 @@ class ConsumerObserver:
     def committed(self, committed: "Committed") -> None:
         """The commit has ended."""
 
-    def fetching(self, node_id: int, plan: "FetchPlan", wanted: Mapping[TopicPartition, "Wanted"]) -> None:
-        """The consumer makes a Fetch for a node. ``wanted`` is everything that its session then holds."""
+    def fetching(self, node_id: int, plan: "FetchPlan", partitions: Mapping[TopicPartition, "Wanted"]) -> None:
+        """The consumer makes a Fetch for a node. ``partitions`` are all partitions of its session then."""
 
     def fetched(self, result: FetchResult) -> None:
         """The consumer has applied a Fetch response."""

@@ -120,7 +120,7 @@ class HeldPartitions:
 
     def in_phase(self, phase: Phase) -> list[TopicPartition]:
         """The partitions in that phase, in the order of assignment."""
-        return [where for where, each in self.held.items() if each.phase is phase]
+        return [partition for partition, each in self.held.items() if each.phase is phase]
 
     @property
     def is_waiting(self) -> bool:
@@ -133,10 +133,10 @@ class HeldPartitions:
             if partition in self.held:
                 self.held[partition].is_paused = paused
 
-    def note_committed(self, where: TopicPartition, offset: int) -> None:
+    def note_committed(self, partition: TopicPartition, offset: int) -> None:
         """Record that a commit of the partition has succeeded."""
-        if where in self.held:
-            self.held[where].committed = offset
+        if partition in self.held:
+            self.held[partition].committed = offset
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions. ``drop_revoked`` follows once they are released."""
@@ -157,18 +157,18 @@ class HeldPartitions:
 
     def take_unplaced(self) -> tuple[TopicPartition, ...]:
         """The partitions whose committed offsets must be fetched now. ``learn_committed`` follows."""
-        self._requested = {where: each for where, each in self.held.items() if each.phase is Phase.UNPLACED}
+        self._requested = {partition: each for partition, each in self.held.items() if each.phase is Phase.UNPLACED}
         return tuple(self._requested)
 
     def learn_committed(self, committed: Mapping[TopicPartition, CommittedOffset], metadata_epoch: int) -> None:
         """Apply the responses for partitions that have not changed since the request. ``metadata_epoch`` is that of
         the last accepted metadata."""
         requested, self._requested = self._requested, {}
-        for where, offset in committed.items():
-            held = self.held.get(where)
-            if held is not None and held is requested.get(where) and held.phase is Phase.UNPLACED:
+        for partition, offset in committed.items():
+            held = self.held.get(partition)
+            if held is not None and held is requested.get(partition) and held.phase is Phase.UNPLACED:
                 held.phase, held.committed = Phase.WAITING, offset.offset
-                self._waiting[where] = offset
+                self._waiting[partition] = offset
         self.learn_epoch(metadata_epoch)
 
     def learn_epoch(self, metadata_epoch: int) -> None:
@@ -176,90 +176,96 @@ class HeldPartitions:
         if not self._waiting or not may_consume(metadata_epoch, self._waiting.values()):
             return
         waiting, self._waiting = self._waiting, {}
-        for where, offset in waiting.items():
+        for partition, offset in waiting.items():
             if offset.offset == NO_OFFSET:
-                self.begin_reset(where, "no_offset")
+                self.begin_reset(partition, "no_offset")
             else:
-                self.place(where, offset.offset, offset.leader_epoch)
+                self.place(partition, offset.offset, offset.leader_epoch)
 
-    def begin_reset(self, where: TopicPartition, reason: str) -> None:
+    def begin_reset(self, partition: TopicPartition, reason: str) -> None:
         """Drop the records that were not given out, and leave it to the reset policy where reading continues."""
-        held = self.held[where]
+        held = self.held[partition]
         held.phase, held.reason = Phase.RESETTING, reason
         held.buffer.clear()
 
-    def reset(self, where: TopicPartition, offset: int, leader_epoch: int, metadata_epoch: int) -> None:
+    def reset(self, partition: TopicPartition, offset: int, leader_epoch: int, metadata_epoch: int) -> None:
         """Apply the reset policy's offset. It is ignored if the partition is in another phase by now."""
-        held = self.held.get(where)
+        held = self.held.get(partition)
         if held is not None and held.phase is Phase.RESETTING:
-            self._note(where, held.given, offset, held.reason, metadata_epoch)
-            self.place(where, offset, leader_epoch)
+            self._note(partition, held.given, offset, held.reason, metadata_epoch)
+            self.place(partition, offset, leader_epoch)
 
-    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read from where the application wants. What it has made of earlier records may be as old as the position, so
         the tombstone horizon that was seen before no longer counts (H-3). A seek to the start of a bootstrap that may
         miss tombstones keeps the horizon. Otherwise an application that seeks there after a missed tombstone would get
         the error again and again (H-5)."""
-        held = self.held[where]
+        held = self.held[partition]
         if offset > held.bootstrap_start:
             held.remembered_horizon = 0
-        self.place(where, offset, leader_epoch)
+        self.place(partition, offset, leader_epoch)
 
-    def place(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def place(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read from that offset on. ``leader_epoch`` is that of the record before it, or -1 if unknown."""
-        held = self.held[where]
-        self._waiting.pop(where, None)
+        held = self.held[partition]
+        self._waiting.pop(partition, None)
         held.phase, held.given, held.passed, held.given_epoch = Phase.READING, offset, offset, leader_epoch
         held.buffer.clear()
-        self.state.seek(where, offset)
-        self.state.positions[where].leader_epoch = leader_epoch
+        self.state.seek(partition, offset)
+        self.state.positions[partition].leader_epoch = leader_epoch
 
-    def truncated(self, where: TopicPartition, leader_epoch: int, end_offset: int, metadata_epoch: int) -> None:
+    def truncated(self, partition: TopicPartition, leader_epoch: int, end_offset: int, metadata_epoch: int) -> None:
         """Go back to the last offset on which the leader's log and the records read agree (KIP-320)."""
-        held = self.held[where]
+        held = self.held[partition]
         if end_offset < held.given:
-            self._note(where, held.given, end_offset, "truncated", metadata_epoch)
-        self.place(where, min(end_offset, held.given), leader_epoch)
+            self._note(partition, held.given, end_offset, "truncated", metadata_epoch)
+        self.place(partition, min(end_offset, held.given), leader_epoch)
 
-    def starts_over(self, where: TopicPartition, horizon: int, log_start_offset: int, metadata_epoch: int) -> bool:
+    def starts_over(self, partition: TopicPartition, horizon: int, log_start_offset: int, metadata_epoch: int) -> bool:
         """Return whether tombstones may be missing in what was read (H-3, H-6). Then the partition is read from the
         start of the log again, and the application must forget what it has made of its records."""
-        held, position = self.held[where], self.state.positions[where].offset
+        held, position = self.held[partition], self.state.positions[partition].offset
         before = held.remembered_horizon
         held.remembered_horizon = remembered_after(position, horizon)
         if held.remembered_horizon <= before:
             return False
-        self._note(where, held.given, log_start_offset, "tombstones_missed", metadata_epoch)
-        self.place(where, log_start_offset)
+        self._note(partition, held.given, log_start_offset, "tombstones_missed", metadata_epoch)
+        self.place(partition, log_start_offset)
         held.bootstrap_start, held.missed_tombstones = log_start_offset, True
         return True
 
     def take_missed_tombstones(self) -> list[TopicPartition]:
         """Return the partitions that are read from the start again, once."""
-        missed = [where for where, held in self.held.items() if held.missed_tombstones]
-        for where in missed:
-            self.held[where].missed_tombstones = False
+        missed = [partition for partition, held in self.held.items() if held.missed_tombstones]
+        for partition in missed:
+            self.held[partition].missed_tombstones = False
         return missed
 
-    def _note(self, where: TopicPartition, from_offset: int, to_offset: int, reason: str, metadata_epoch: int) -> None:
-        reset = PositionReset(where, from_offset, to_offset, reason, metadata_epoch)
+    def _note(
+        self, partition: TopicPartition, from_offset: int, to_offset: int, reason: str, metadata_epoch: int
+    ) -> None:
+        reset = PositionReset(partition, from_offset, to_offset, reason, metadata_epoch)
         self.resets.append(reset)
         self.observer.position_reset(reset)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def take(self, where: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
+    def take(self, partition: TopicPartition, data: PartitionData) -> tuple[TakenBatch, ...]:
         """Apply one partition of a Fetch response without error, and return the batches that are new.
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """
         if data.records and is_damaged(data.records):
-            raise InvalidRecords(ErrorCode.corrupt_message, f"a batch of {where.topic}-{where.partition} fails its CRC")
-        held, position = self.held[where], self.state.positions[where]
+            raise InvalidRecords(
+                ErrorCode.corrupt_message, f"a batch of {partition.topic}-{partition.partition} fails its CRC"
+            )
+        held, position = self.held[partition], self.state.positions[partition]
         before = position.offset, position.leader_epoch
-        batches = tuple(self.state.take(where, data))
+        batches = tuple(self.state.take(partition, data))
         try:
-            records = [(batch.header.leader_epoch, record) for batch in batches for record in _records_of(where, batch)]
+            records = [
+                (batch.header.leader_epoch, record) for batch in batches for record in _records_of(partition, batch)
+            ]
         except InvalidRecords:
             position.offset, position.leader_epoch = before
             raise
@@ -301,13 +307,13 @@ class HeldPartitions:
         return found
 
 
-def _records_of(where: TopicPartition, batch: TakenBatch) -> Iterator[ConsumerRecord]:
+def _records_of(partition: TopicPartition, batch: TakenBatch) -> Iterator[ConsumerRecord]:
     """:raises InvalidRecords: the batch is damaged."""
     for record in read_records(batch.data):
         if record.offset >= batch.from_offset:
             yield ConsumerRecord(
-                where.topic,
-                where.partition,
+                partition.topic,
+                partition.partition,
                 record.offset,
                 record.timestamp_ms,
                 record.key,

@@ -178,14 +178,14 @@ class GroupConsumer:
         self._looked_up = (*self._looked_up, topic)
         self.metadata.want_at_once()
 
-    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Read an assigned partition from that offset on, without a lookup of its committed offset. ``leader_epoch`` is
         that of the record before it, or -1 if unknown."""
-        self.partitions.seek(where, offset, leader_epoch)
+        self.partitions.seek(partition, offset, leader_epoch)
 
-    def seek_by_policy(self, where: TopicPartition) -> None:
+    def seek_by_policy(self, partition: TopicPartition) -> None:
         """Read an assigned partition from where the reset policy says, as if it had no committed offset."""
-        self.partitions.begin_reset(where, "no_offset")
+        self.partitions.begin_reset(partition, "no_offset")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Until ``resume`` these partitions are not fetched and their records not given out. They stay assigned."""
@@ -206,14 +206,14 @@ class GroupConsumer:
         policy's offset. If the policy is ``none`` they wait for ``seek``."""
         return {each: self.partitions.held[each].given for each in self.partitions.in_phase(Phase.RESETTING)}
 
-    def position(self, where: TopicPartition) -> int:
+    def position(self, partition: TopicPartition) -> int:
         """The offset after the last record given out, or -1 while the partition has no position."""
-        held = self.partitions.held[where]
+        held = self.partitions.held[partition]
         return held.given if held.phase is Phase.READING else -1
 
-    def committed(self, where: TopicPartition) -> int:
+    def committed(self, partition: TopicPartition) -> int:
         """The offset of an assigned partition that is known to be committed, or -1."""
-        return self.partitions.held[where].committed
+        return self.partitions.held[partition].committed
 
     @property
     def has_records(self) -> bool:
@@ -264,9 +264,9 @@ class GroupConsumer:
         assert not isinstance(result, Fetched), "a fetch on the lane of commits"
         if result is not None:
             self.observer.committed(result)
-            for where, error in result.errors.items():
+            for partition, error in result.errors.items():
                 if not error:
-                    self.partitions.note_committed(where, result.offsets[where].offset)
+                    self.partitions.note_committed(partition, result.offsets[partition].offset)
         if result is not None and result.group_error and self.membership is not None:
             self.membership.apply_error(now_us, result.group_error, result.sent_as)
             self._collect()
@@ -421,11 +421,11 @@ class GroupConsumer:
         else:
             self._fetches.failed(int(lane.removeprefix(_NODE_LANE)), now_us)
 
-    def _add(self, found: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
+    def _add(self, requests: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
         if request is not None:
             if request.to is None:
                 request = replace(request, to=self.metadata.any_node())
-            found.append(LaneRequest(lane, request))
+            requests.append(LaneRequest(lane, request))
 
     def _choose_versions(self) -> None:
         coordinator, group = self.coordinator, self.config.group
@@ -477,12 +477,12 @@ class GroupConsumer:
 
     def _begin_placing(self, now_us: int) -> None:
         if self._placing is None:
-            for where in self.unplaced:
-                self.seek_by_policy(where)
+            for partition in self.unplaced:
+                self.seek_by_policy(partition)
         elif self.unplaced and not self._placing.busy:
-            wanted = self.partitions.take_unplaced()
-            self._placing.fetch(wanted, self.identity, now_us + self.config.commit_deadline_us)
-            self.observer.offsets_wanted(wanted)
+            unplaced = self.partitions.take_unplaced()
+            self._placing.fetch(unplaced, self.identity, now_us + self.config.commit_deadline_us)
+            self.observer.offsets_wanted(unplaced)
 
     def _placed(self, now_us: int) -> None:
         assert self._placing is not None, "no group"

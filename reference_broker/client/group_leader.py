@@ -135,22 +135,22 @@ def _valid_owners(counts: Mapping[str, int], members: Mapping[str, Subscription]
     }
 
 
-def _least_loaded(given: Given, candidates: list[str]) -> str:
-    return min(candidates, key=lambda each: len(given[each]))
+def _least_loaded(assigned: Given, candidates: list[str]) -> str:
+    return min(candidates, key=lambda each: len(assigned[each]))
 
 
-def _balance(given: Given, interested: Mapping[str, list[str]], order: list[str]) -> None:
+def _balance(assigned: Given, interested: Mapping[str, list[str]], order: list[str]) -> None:
     """Move partitions from members with more to members with at least two fewer, until no such pair is left. It ends
     because each move lowers the sum of the squares of the members' numbers of partitions."""
     moved = True
     while moved:
         moved = False
-        for member in sorted(order, key=lambda each: -len(given[each])):
-            for partition in list(reversed(given[member])):
-                least = _least_loaded(given, interested[partition.topic])
-                if len(given[member]) > len(given[least]) + 1:
-                    given[member].remove(partition)
-                    given[least].append(partition)
+        for member in sorted(order, key=lambda each: -len(assigned[each])):
+            for partition in list(reversed(assigned[member])):
+                least = _least_loaded(assigned, interested[partition.topic])
+                if len(assigned[member]) > len(assigned[least]) + 1:
+                    assigned[member].remove(partition)
+                    assigned[least].append(partition)
                     moved = True
 
 

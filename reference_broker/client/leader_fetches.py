@@ -104,23 +104,23 @@ class ReadReplicas:
     max_age_us: int
     _preferred: dict[TopicPartition, _Preferred] = field(default_factory=dict)
 
-    def prefer(self, where: TopicPartition, node_id: int, cache: MetadataCache, now_us: int) -> None:
+    def prefer(self, partition: TopicPartition, node_id: int, cache: MetadataCache, now_us: int) -> None:
         """The leader has named this follower. Naming it again does not prolong its time."""
-        leader, known = cache.partition(where), self._preferred.get(where)
+        leader, known = cache.partition(partition), self._preferred.get(partition)
         if leader is not None and (known is None or known.node_id != node_id):
-            self._preferred[where] = _Preferred(node_id, leader, now_us + self.max_age_us)
+            self._preferred[partition] = _Preferred(node_id, leader, now_us + self.max_age_us)
 
-    def node_of(self, where: TopicPartition, cache: MetadataCache, now_us: int) -> NodeAddress | None:
+    def node_of(self, partition: TopicPartition, cache: MetadataCache, now_us: int) -> NodeAddress | None:
         """The node to read the partition from. It is the leader if no follower is preferred, and None if none is
         known."""
-        preferred = self._preferred.get(where)
+        preferred = self._preferred.get(partition)
         if preferred is None:
-            return cache.leader_of(where)
+            return cache.leader_of(partition)
         node = cache.nodes.get(preferred.node_id)
-        if node is not None and now_us < preferred.until_us and cache.partition(where) == preferred.leader:
+        if node is not None and now_us < preferred.until_us and cache.partition(partition) == preferred.leader:
             return node
-        del self._preferred[where]
-        return cache.leader_of(where)
+        del self._preferred[partition]
+        return cache.leader_of(partition)
 
     def forget(self, partitions: Iterable[TopicPartition], node_id: int) -> bool:
         """Return to the leaders of those partitions that were read from this follower. Return whether there are
@@ -196,7 +196,7 @@ class NodeLane:
         """Make a Fetch for exactly these partitions."""
         settings = self.settings
         self.in_flight = FETCH
-        self.fetch_offsets = {where: each.fetch_offset for where, each in wanted.items()}
+        self.fetch_offsets = {partition: each.fetch_offset for partition, each in wanted.items()}
         plan = self.handler.build(wanted)
         version = settings.version(plan)
         body = plan.request(
@@ -330,12 +330,12 @@ class LeaderFetches:
         """Return the partitions by the node that gets the request for them. Only a leader can return a new position."""
         found: dict[int, list[tuple[TopicPartition, AssignedPartition]]] = {}
         cache = self.metadata.cache
-        for where, held in self.partitions.held.items():
+        for partition, held in self.partitions.held.items():
             if held.is_fetchable:
                 is_read = held.phase is Phase.READING
-                node = self._replicas.node_of(where, cache, now_us) if is_read else cache.leader_of(where)
+                node = self._replicas.node_of(partition, cache, now_us) if is_read else cache.leader_of(partition)
                 if node is not None:
-                    found.setdefault(node.node_id, []).append((where, held))
+                    found.setdefault(node.node_id, []).append((partition, held))
         return found
 
     def _request(
@@ -345,7 +345,9 @@ class LeaderFetches:
         if lane.in_flight is not None or now_us < lane.retry_at_us:
             return None
         node = self.metadata.cache.nodes[node_id]
-        resetting = {where: self._leader_epoch(where) for where, held in partitions if held.phase is Phase.RESETTING}
+        resetting = {
+            partition: self._leader_epoch(partition) for partition, held in partitions if held.phase is Phase.RESETTING
+        }
         if resetting and self.settings.reset == "none":
             self.failures.append(ErrorCode.offset_out_of_range)
             lane.retry_at_us = now_us + self.backoff_us
@@ -354,7 +356,7 @@ class LeaderFetches:
             return lane.list_offsets(node, resetting)
         if any(held.buffer for _, held in partitions):
             return None
-        wanted = {where: self._wanted(where, node_id) for where, _ in partitions}
+        wanted = {partition: self._wanted(partition, node_id) for partition, _ in partitions}
         if self.settings.tombstone_horizon and any(each.topic_id == NO_TOPIC_ID for each in wanted.values()):
             self.failures.append(ErrorCode.unknown_topic_id)  # A released version would not show the marker.
             self._back_off(now_us, lane)
@@ -363,28 +365,28 @@ class LeaderFetches:
         self.observer.fetching(node_id, plan, wanted)
         return request
 
-    def _leader_epoch(self, where: TopicPartition) -> int:
-        info = self.metadata.cache.partition(where)
+    def _leader_epoch(self, partition: TopicPartition) -> int:
+        info = self.metadata.cache.partition(partition)
         return info.leader_epoch if info is not None and self.settings.leader_epochs else -1
 
-    def _wanted(self, where: TopicPartition, node_id: int) -> Wanted:
+    def _wanted(self, partition: TopicPartition, node_id: int) -> Wanted:
         """A follower does not get the epoch of the last record, since its log may end before that record."""
-        position, leader = self.partitions.state.positions[where], self.metadata.cache.partition(where)
+        position, leader = self.partitions.state.positions[partition], self.metadata.cache.partition(partition)
         is_led = leader is not None and leader.leader_id == node_id
         return Wanted(
-            topic_id=self.metadata.cache.topic_id(where.topic),
+            topic_id=self.metadata.cache.topic_id(partition.topic),
             fetch_offset=position.offset,
             max_bytes=self.settings.partition_max_bytes,
-            current_leader_epoch=self._leader_epoch(where),
+            current_leader_epoch=self._leader_epoch(partition),
             last_fetched_epoch=position.leader_epoch if self.settings.leader_epochs and is_led else -1,
         )
 
     def _listed(self, now_us: int, lane: NodeLane, body: object) -> None:
-        for where, (error, offset, leader_epoch) in lane.listed(body).items():
+        for partition, (error, offset, leader_epoch) in lane.listed(body).items():
             if error:
                 self._back_off(now_us, lane)
             else:
-                self.partitions.reset(where, offset, leader_epoch, self.metadata.cache.metadata_epoch)
+                self.partitions.reset(partition, offset, leader_epoch, self.metadata.cache.metadata_epoch)
 
     def _fetched(self, now_us: int, node_id: int, response: FetchResponse) -> None:
         lane = self._lanes[node_id]
@@ -393,79 +395,79 @@ class LeaderFetches:
         lane.retry_at_us = 0
         if handled.problem is not None:
             self._back_off(now_us, lane)
-            taken = [self._refused(where, data) for where, data in handled.partitions]
+            taken = [self._refused(partition, data) for partition, data in handled.partitions]
         else:
             taken = [
-                self._handle_partition(now_us, node_id, where, data)
-                for where, data in handled.partitions
-                if self._is_awaited(where, fetch_offsets)
+                self._handle_partition(now_us, node_id, partition, data)
+                for partition, data in handled.partitions
+                if self._is_awaited(partition, fetch_offsets)
             ]
         count = len(handled.partitions)
         self.observer.fetched(FetchResult(node_id, response, handled.problem, count, tuple(taken)))
 
-    def _is_awaited(self, where: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
+    def _is_awaited(self, partition: TopicPartition, fetch_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the response is still of use for the partition. It is too late if the position has moved
         since, or if the partition has been released."""
-        held = self.partitions.held.get(where)
+        held = self.partitions.held.get(partition)
         if held is None or held.phase is not Phase.READING or held.is_revoked:
             return False
-        return self.partitions.state.positions[where].offset == fetch_offsets.get(where)
+        return self.partitions.state.positions[partition].offset == fetch_offsets.get(partition)
 
-    def _refused(self, where: TopicPartition, data: PartitionData) -> FetchedPartition:
+    def _refused(self, partition: TopicPartition, data: PartitionData) -> FetchedPartition:
         """Record a partition of a response that does not fit the request. It moves no position."""
-        position = self.partitions.state.positions.get(where)
+        position = self.partitions.state.positions.get(partition)
         at = position.offset if position is not None else NO_OFFSET
-        return FetchedPartition(where, data, at, at, error_of(data.error_code))
+        return FetchedPartition(partition, data, at, at, error_of(data.error_code))
 
     def _handle_partition(
-        self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData
+        self, now_us: int, node_id: int, partition: TopicPartition, data: PartitionData
     ) -> FetchedPartition:
-        position = self.partitions.state.positions[where]
+        position = self.partitions.state.positions[partition]
         before, error = position.offset, error_of(data.error_code)
         batches: tuple[TakenBatch, ...] = ()
         diverging = data.diverging_epoch
         if error is ErrorCode.none and diverging is not None and diverging.epoch >= 0:
             metadata_epoch = self.metadata.cache.metadata_epoch
-            self.partitions.truncated(where, diverging.epoch, diverging.end_offset, metadata_epoch)
-        elif error is ErrorCode.none and not self._starts_over(where, data):
+            self.partitions.truncated(partition, diverging.epoch, diverging.end_offset, metadata_epoch)
+        elif error is ErrorCode.none and not self._starts_over(partition, data):
             try:
-                batches = self.partitions.take(where, data)
+                batches = self.partitions.take(partition, data)
             except InvalidRecords:
                 error = ErrorCode.corrupt_message
             if data.preferred_read_replica != NO_REPLICA:
-                self._prefer(now_us, node_id, where, data.preferred_read_replica)
+                self._prefer(now_us, node_id, partition, data.preferred_read_replica)
         if error is not ErrorCode.none:
-            self._take_error(now_us, node_id, where, data, error)
-        return FetchedPartition(where, data, before, position.offset, error, batches)
+            self._take_error(now_us, node_id, partition, data, error)
+        return FetchedPartition(partition, data, before, position.offset, error, batches)
 
-    def _starts_over(self, where: TopicPartition, data: PartitionData) -> bool:
+    def _starts_over(self, partition: TopicPartition, data: PartitionData) -> bool:
         horizon, epoch = data.tombstone_horizon, self.metadata.cache.metadata_epoch
-        return horizon >= 0 and self.partitions.starts_over(where, horizon, data.log_start_offset, epoch)
+        return horizon >= 0 and self.partitions.starts_over(partition, horizon, data.log_start_offset, epoch)
 
-    def _prefer(self, now_us: int, leader_id: int, where: TopicPartition, replica_id: int) -> None:
+    def _prefer(self, now_us: int, leader_id: int, partition: TopicPartition, replica_id: int) -> None:
         """Take the follower that the leader named. Newer metadata says where it is, if it is not known."""
         if replica_id in self.metadata.cache.nodes:
-            self._replicas.prefer(where, replica_id, self.metadata.cache, now_us)
+            self._replicas.prefer(partition, replica_id, self.metadata.cache, now_us)
         else:
             self._back_off(now_us, self._lanes[leader_id])
 
     def _take_error(
-        self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int
+        self, now_us: int, node_id: int, partition: TopicPartition, data: PartitionData, error: Error | int
     ) -> None:
         """Only the word of the leader moves a position. A late response may come from a follower that was left
         meanwhile, or from a leader that is none any more."""
-        leader = self.metadata.cache.leader_of(where)
-        came_from_follower = self._replicas.forget([where], node_id)
+        leader = self.metadata.cache.leader_of(partition)
+        came_from_follower = self._replicas.forget([partition], node_id)
         if error is ErrorCode.offset_out_of_range:
             if came_from_follower or leader is None or leader.node_id != node_id:
                 self._lanes[node_id].retry_at_us = now_us + self.backoff_us
             else:
-                self.partitions.begin_reset(where, "out_of_range")
+                self.partitions.begin_reset(partition, "out_of_range")
             return
         if error not in _STALE_METADATA:
             self.failures.append(error)
         elif (named := data.current_leader) is not None:
-            self.metadata.cache = self.metadata.cache.learn_leader(where, named.leader_id, named.leader_epoch)
+            self.metadata.cache = self.metadata.cache.learn_leader(partition, named.leader_id, named.leader_epoch)
         self._back_off(now_us, self._lanes[node_id])
 
     def _back_off(self, now_us: int, lane: NodeLane) -> None:

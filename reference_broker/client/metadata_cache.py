@@ -146,32 +146,32 @@ class MetadataCache:
         nodes = {node.node_id: node for node in update.nodes}
         return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
-    def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
+    def learn_leader(self, partition: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":
         """Learn a new leader from an error response that names it (KIP-951). It is ignored unless its epoch is newer,
         and always ignored while KIP-320's guard is off."""
         if not self.guards.leader_epochs:
             return self
-        topic = self.topics.get(where.topic)
-        known = topic.partitions.get(where.partition) if topic is not None else None
+        topic = self.topics.get(partition.topic)
+        known = topic.partitions.get(partition.partition) if topic is not None else None
         if topic is None or known is None or leader_epoch <= known.leader_epoch:
             return self
-        partitions = {**topic.partitions, where.partition: PartitionInfo(leader_id, leader_epoch)}
-        return replace(self, topics={**self.topics, where.topic: replace(topic, partitions=partitions)})
+        partitions = {**topic.partitions, partition.partition: PartitionInfo(leader_id, leader_epoch)}
+        return replace(self, topics={**self.topics, partition.topic: replace(topic, partitions=partitions)})
 
     def topic_id(self, topic: str) -> bytes:
         """Return the topic's ID, or 16 zero bytes if it is not known."""
         info = self.topics.get(topic)
         return info.topic_id if info is not None else NO_TOPIC_ID
 
-    def partition(self, where: TopicPartition) -> PartitionInfo | None:
-        info = self.topics.get(where.topic)
-        return info.partitions.get(where.partition) if info is not None else None
+    def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
+        info = self.topics.get(topic_partition.topic)
+        return info.partitions.get(topic_partition.partition) if info is not None else None
 
-    def leader_of(self, where: TopicPartition) -> NodeAddress | None:
+    def leader_of(self, partition: TopicPartition) -> NodeAddress | None:
         """The leader's address, None if there is no leader or its address is unknown."""
-        info = self.partition(where)
+        info = self.partition(partition)
         return self.nodes.get(info.leader_id) if info is not None else None
 
-    def missing(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def missing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions without a known leader."""
-        return [each for each in wanted if self.leader_of(each) is None]
+        return [partition for partition in partitions if self.leader_of(partition) is None]

@@ -413,29 +413,31 @@ class CommittedOffsets:
         self._retry_at_us = now_us + self.coordinator.backoff_us
 
     def _commit_responded(self, now_us: int, errors: Mapping[TopicPartition, Error | int]) -> None:
-        for where, error in errors.items():
-            if where not in self._left:
+        for partition, error in errors.items():
+            if partition not in self._left:
                 continue
             if error in _MOVED:
                 self.coordinator.lose(now_us, self._sent_to)
             elif error not in _AGAIN:
-                self._ended[where] = error
-                del self._left[where]
+                self._ended[partition] = error
+                del self._left[partition]
         if self._left:
             self._retry_at_us = now_us + self.coordinator.backoff_us
         else:
             self._end_commit()
 
-    def _fetch_responded(self, now_us: int, found: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
-        if isinstance(found, dict):
+    def _fetch_responded(self, now_us: int, offsets: dict[TopicPartition, CommittedOffset] | Error | int) -> None:
+        if isinstance(offsets, dict):
             assert self._fetch is not None, "a response to no fetch"
-            self._end_fetch({each: found.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, ErrorCode.none)
-        elif found in _MOVED or found in _AGAIN:
-            if found in _MOVED:
+            self._end_fetch(
+                {each: offsets.get(each, CommittedOffset(NO_OFFSET)) for each in self._fetch}, ErrorCode.none
+            )
+        elif offsets in _MOVED or offsets in _AGAIN:
+            if offsets in _MOVED:
                 self.coordinator.lose(now_us, self._sent_to)
             self._retry_at_us = now_us + self.coordinator.backoff_us
         else:
-            self._end_fetch({}, found)
+            self._end_fetch({}, offsets)
 
     def _give_up(self, error: Error | int) -> None:
         if self._commit is not None:

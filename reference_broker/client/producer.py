@@ -85,18 +85,18 @@ class ProducerState:
     def forget_producer_id(self) -> None:
         self.producer_id = self.producer_epoch = -1
 
-    def can_add(self, where: TopicPartition) -> bool:
-        return not self.needs_producer_id and len(self._open.get(where, ())) < self.max_in_flight
+    def can_add(self, partition: TopicPartition) -> bool:
+        return not self.needs_producer_id and len(self._open.get(partition, ())) < self.max_in_flight
 
-    def add(self, where: TopicPartition, count: int) -> ProducerBatch:
+    def add(self, partition: TopicPartition, count: int) -> ProducerBatch:
         """Make a batch with the next sequence number."""
-        assert self.can_add(where), "too many batches in flight, or no producer ID"
+        assert self.can_add(partition), "too many batches in flight, or no producer ID"
         sequence = -1
         if self.idempotent:
-            sequence = self._next_sequence.get(where, 0)
-            self._next_sequence[where] = add_sequence(sequence, count)
-        batch = ProducerBatch(where, self.producer_id, self.producer_epoch, sequence, count)
-        self._open.setdefault(where, deque()).append(batch)
+            sequence = self._next_sequence.get(partition, 0)
+            self._next_sequence[partition] = add_sequence(sequence, count)
+        batch = ProducerBatch(partition, self.producer_id, self.producer_epoch, sequence, count)
+        self._open.setdefault(partition, deque()).append(batch)
         return batch
 
     def lost(self, batch: ProducerBatch) -> Next:

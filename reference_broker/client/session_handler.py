@@ -174,14 +174,14 @@ class SessionHandler(ABC):
         final revision a full fetch follows instead."""
         return self.revision == "first"
 
-    def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
+    def build(self, partitions: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """Make the next request, for exactly these partitions. Its cost grows with their number.
 
         :raises AssertionError: the request before has not been handled yet.
         """
         held = self.partitions
-        changed = {tp: new for tp, new in wanted.items() if held.get(tp) != new}
-        return self.update(changed, [tp for tp in held if tp not in wanted])
+        changed = {tp: new for tp, new in partitions.items() if held.get(tp) != new}
+        return self.update(changed, [tp for tp in held if tp not in partitions])
 
     @abstractmethod
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
@@ -221,9 +221,9 @@ class SessionHandler(ABC):
         assert plan is not None, "a response without a request"
         return plan
 
-    def _missing_in(self, found: RequestedPartitions) -> str | None:
+    def _missing_in(self, requested: RequestedPartitions) -> str | None:
         """Return which partitions are missing in a full response; None if none are."""
-        present = {tp for tp, _ in found}
+        present = {tp for tp, _ in requested}
         missing = [tp for tp in self.partitions if tp not in present]
         return f"partitions missing in a full response: {listed(missing)}" if missing else None
 
@@ -332,7 +332,7 @@ class DraftSessionHandler(SessionHandler):
         self,
         plan: FetchPlan,
         response: FetchResponse,
-        found: RequestedPartitions,
+        requested: RequestedPartitions,
         unrequested: tuple[TopicPartition, ...],
     ) -> str | None:
         """Return what in the response does not fit the request; None if it fits."""
@@ -344,7 +344,7 @@ class DraftSessionHandler(SessionHandler):
             )
         if response.session_id not in (NO_SESSION_ID, plan.session_id) and plan.session_id != NO_SESSION_ID:
             return f"a response with session {response.session_id}, which is another one's"
-        return self._missing_in(found) if plan.is_full else None
+        return self._missing_in(requested) if plan.is_full else None
 
     def handle_lost(self) -> None:
         """As ``SessionHandler.handle_lost``. The number stays, even if a full request comes in between. The broker
@@ -427,11 +427,11 @@ class FetchSessionHandler(SessionHandler):
     def revision(self) -> str:
         return "final"
 
-    def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
+    def build(self, partitions: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """As ``SessionHandler.build``."""
         if self.is_due_in_full:
             self.partitions, self._without_id = {}, 0
-        return SessionHandler.build(self, wanted)
+        return SessionHandler.build(self, partitions)
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``."""
@@ -509,24 +509,24 @@ class FetchSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _handle_full(
-        self, response: FetchResponse, found: RequestedPartitions, unrequested: tuple[TopicPartition, ...]
+        self, response: FetchResponse, requested: RequestedPartitions, unrequested: tuple[TopicPartition, ...]
     ) -> Handled:
-        if not found and not unrequested and response.throttle_time_ms > 0:
+        if not requested and not unrequested and response.throttle_time_ms > 0:
             # A throttled full fetch opens no session.
             self._restart()
             return Handled(None)
-        problem = self._missing_in(found)
+        problem = self._missing_in(requested)
         if unrequested:
             problem = f"partitions that were not requested: {listed(unrequested)}"
         if problem is not None:
             self.session_id = response.session_id
             self._close_and_recreate()
-            return Handled(problem, found)
+            return Handled(problem, requested)
         if response.session_id == NO_SESSION_ID:
             self._restart()
         else:
             self.session_id, self.session_epoch = response.session_id, self.first_epoch
-        return Handled(None, found)
+        return Handled(None, requested)
 
     def _named(self, response: FetchResponse) -> tuple[RequestedPartitions, tuple[TopicPartition, ...]]:
         """Find the names of the response's partitions, by topic ID if the response has IDs, else by name (versions

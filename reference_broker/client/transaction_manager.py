@@ -105,10 +105,10 @@ def after(state: State, step: Step) -> State:
 
     :raises IllegalStepError: the table has no such step.
     """
-    found = TRANSITIONS.get((state, step))
-    if found is None:
+    transition = TRANSITIONS.get((state, step))
+    if transition is None:
         raise IllegalStepError(state, step)
-    return found
+    return transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +242,15 @@ class TransactionManager:
         self._drop_offsets(ErrorCode.operation_not_attempted)
         self._begin_end()
 
-    def add(self, where: TopicPartition) -> None:
+    def add(self, partition: TopicPartition) -> None:
         """Let a partition take part in the transaction, before something is sent to it."""
         self._raise_error(but_abortable=False)
         assert self.state is State.IN_TRANSACTION, f"a send while the producer is {self.state.value}"
         if self.adds_by_itself:
-            self._added.add(where)
+            self._added.add(partition)
             self._is_started = True
-        elif where not in self._added:
-            self._new.add(where)
+        elif partition not in self._added:
+            self._new.add(partition)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity) -> OffsetsSend:
         """Let these offsets of the group take effect if and when the transaction is committed."""
@@ -262,9 +262,9 @@ class TransactionManager:
             self._offsets.append(send)
         return send
 
-    def may_send(self, where: TopicPartition) -> bool:
+    def may_send(self, partition: TopicPartition) -> bool:
         """Return whether batches of the transaction may go to this partition now."""
-        return where in self._added and self.state in (State.IN_TRANSACTION, State.COMMITTING)
+        return partition in self._added and self.state in (State.IN_TRANSACTION, State.COMMITTING)
 
     @property
     def has_failed(self) -> bool:
@@ -418,11 +418,11 @@ class TransactionManager:
         self._retry_at_us = now_us + self.config.backoff_us
         self._end_is_uncertain = self._end_is_uncertain or request_kind in (RequestKind.COMMIT, RequestKind.ABORT)
 
-    def _initialized(self, now_us: int, found: ProducerIdentity | Error | int) -> None:
-        if not isinstance(found, ProducerIdentity):
-            self._refused(now_us, RequestKind.INIT, found)
+    def _initialized(self, now_us: int, result: ProducerIdentity | Error | int) -> None:
+        if not isinstance(result, ProducerIdentity):
+            self._refused(now_us, RequestKind.INIT, result)
             return
-        self.identity, self._needs_epoch = found, False
+        self.identity, self._needs_epoch = result, False
         self.adds_by_itself = self.announced.adds_by_itself
         self._step(Step.INITIALIZED)
 
@@ -449,9 +449,9 @@ class TransactionManager:
         if not self._offsets:  # An abort has dropped them meanwhile.
             return
         send = self._offsets[0]
-        for where, error in errors.items():
+        for partition, error in errors.items():
             if not error:
-                send.left.pop(where, None)
+                send.left.pop(partition, None)
         worst = _worst(RequestKind.COMMIT_OFFSETS, errors.values())
         if worst is not None:
             self._refused(now_us, RequestKind.COMMIT_OFFSETS, worst)

@@ -159,14 +159,14 @@ class TransactionalProducer:
         if (numbered.producer_id, numbered.producer_epoch) != (known.producer_id, known.epoch):
             numbered.assign(known.producer_id, known.epoch)
 
-    def send(self, now_us: int, where: TopicPartition, records: Sequence[Record]) -> Delivery:
+    def send(self, now_us: int, partition: TopicPartition, records: Sequence[Record]) -> Delivery:
         """Send records to a partition, in order, as part of the transaction."""
         assert records, "a send of no records"
-        self.transactions.add(where)
-        delivery = Delivery(where, tuple(records), now_us + self.config.delivery_timeout_us)
-        self._waiting.setdefault(where, deque()).append(delivery)
-        if where.topic not in self._topics:
-            self._topics[where.topic] = None
+        self.transactions.add(partition)
+        delivery = Delivery(partition, tuple(records), now_us + self.config.delivery_timeout_us)
+        self._waiting.setdefault(partition, deque()).append(delivery)
+        if partition.topic not in self._topics:
+            self._topics[partition.topic] = None
             self.metadata.want_at_once()
         return delivery
 
@@ -244,15 +244,15 @@ class TransactionalProducer:
                 self._go_on(each, now_us, self._sequences.lost(each.batch), ErrorCode.network_exception)
         self._drop_if_failed()
 
-    def _add(self, found: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
+    def _add(self, requests: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
         if request is not None:
             if request.to is None:
                 request = replace(request, to=self.metadata.any_node())
-            found.append(LaneRequest(lane, request))
+            requests.append(LaneRequest(lane, request))
 
     @property
     def _wanted(self) -> set[TopicPartition]:
-        return {*self._outgoing, *(where for where, each in self._waiting.items() if each)}
+        return {*self._outgoing, *(partition for partition, each in self._waiting.items() if each)}
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -261,27 +261,27 @@ class TransactionalProducer:
             if each.retry_at_us <= now_us:  # This includes batches whose lane is busy: they must wake no one.
                 each.retry_at_us = 0
         found: dict[int, list[_Outgoing]] = {}
-        for where in sorted(self._wanted):
-            leader = self.metadata.cache.leader_of(where)
+        for partition in sorted(self._wanted):
+            leader = self.metadata.cache.leader_of(partition)
             if leader is None:
                 self.metadata.want(now_us)
                 continue
-            if f"{_NODE_LANE}{leader.node_id}" in self._sent or not self.transactions.may_send(where):
+            if f"{_NODE_LANE}{leader.node_id}" in self._sent or not self.transactions.may_send(partition):
                 continue
-            outgoing = self._outgoing.get(where) or self._made(where)
+            outgoing = self._outgoing.get(partition) or self._made(partition)
             if outgoing is not None and not outgoing.in_flight and not outgoing.retry_at_us:
                 found.setdefault(leader.node_id, []).append(outgoing)
         return found
 
-    def _made(self, where: TopicPartition) -> _Outgoing | None:
+    def _made(self, partition: TopicPartition) -> _Outgoing | None:
         """Make the partition's next batch of what waits."""
-        if not self._sequences.can_add(where):
+        if not self._sequences.can_add(partition):
             return None
-        waiting, chosen, count = self._waiting[where], list[Delivery](), 0
+        waiting, chosen, count = self._waiting[partition], list[Delivery](), 0
         while waiting and (not chosen or count + len(waiting[0].records) <= self.config.max_batch_records):
             chosen.append(waiting.popleft())
             count += len(chosen[-1].records)
-        batch = self._sequences.add(where, count)
+        batch = self._sequences.add(partition, count)
         data = build(
             [record for each in chosen for record in each.records],
             producer_id=batch.producer_id,
@@ -289,7 +289,7 @@ class TransactionalProducer:
             base_sequence=batch.base_sequence,
             is_transactional=True,
         )
-        outgoing = self._outgoing[where] = _Outgoing(batch, tuple(chosen), data, chosen[0].due_us)
+        outgoing = self._outgoing[partition] = _Outgoing(batch, tuple(chosen), data, chosen[0].due_us)
         return outgoing
 
     def _produce(self, lane: str, node: NodeAddress, batches: list[_Outgoing]) -> GroupRequest:
@@ -362,8 +362,8 @@ class TransactionalProducer:
             offset += len(delivery.records) if offset >= 0 else 0
 
     def _give_up_late(self, now_us: int) -> None:
-        for where, waiting in self._waiting.items():
-            if waiting and waiting[0].due_us <= now_us and where not in self._outgoing:
+        for partition, waiting in self._waiting.items():
+            if waiting and waiting[0].due_us <= now_us and partition not in self._outgoing:
                 self.transactions.batch_failed(ErrorCode.request_timed_out)
         for each in list(self._outgoing.values()):
             if not each.in_flight and each.due_us <= now_us:

@@ -136,9 +136,9 @@ class Controller:
 
     # Changes
 
-    def register_broker(self, wanted: Registration, completed: Callable[[int | Refusal], None]) -> None:
+    def register_broker(self, registration: Registration, completed: Callable[[int | Refusal], None]) -> None:
         """Queue two changes, one right after the other. ``completed`` gets the broker epoch."""
-        restart = Restart(wanted, self.cluster_id, self.heartbeats, self.own_broker)
+        restart = Restart(registration, self.cluster_id, self.heartbeats, self.own_broker)
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
         self.propose(BrokerRegistration(restart), completed)
 

@@ -87,8 +87,8 @@ def client_id_of(node_id: int, incarnation_id: bytes) -> str:
 
 def claimed_node(client_id: str) -> int | None:
     """Return the node that the client ID claims to be from, true or not, and None for any other client ID."""
-    found = _NODE.fullmatch(client_id)
-    return None if found is None else int(found[1])
+    match = _NODE.fullmatch(client_id)
+    return None if match is None else int(match[1])
 
 
 def is_registered_node(client_id: str, image: MetadataImage) -> bool:

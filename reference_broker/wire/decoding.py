@@ -34,7 +34,7 @@ SlicedReader: TypeAlias = Callable[[Frame, int, UnitBudget], Sliced[tuple[Any, i
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
-_ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(each): each for each in ErrorCode}
+_ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 _NEWEST: Final = 0x7FFF
 MAX_TAG_BYTES: Final = 64 << 10
 """The limit for the tagged fields of a struct in a large message, since they are read in one piece. A string takes half
@@ -114,18 +114,18 @@ def _sliced_steps(
     return steps
 
 
-def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible: bool) -> SlicedReader:
+def _sliced_array_reader(schema_field: SchemaField, target: SchemaField | None, flexible: bool) -> SlicedReader:
     inner: SlicedReader | None = None
-    if each.struct is not None:
-        kind = target.struct if target is not None and target.struct else each.struct
-        item, least = decoder(each.struct, kind), least_bytes(each.struct)
-        if any(field.is_array for field in schema_fields(each.struct)):
-            inner = sliced_decoder(each.struct, kind)
+    if schema_field.struct is not None:
+        kind = target.struct if target is not None and target.struct else schema_field.struct
+        item, least = decoder(schema_field.struct, kind), least_bytes(schema_field.struct)
+        if any(field.is_array for field in schema_fields(schema_field.struct)):
+            inner = sliced_decoder(schema_field.struct, kind)
     else:
-        item = primitive_reader(each.kind, flexible, nullable=False)
-        least = _least_primitive_bytes(each.kind, flexible)
+        item = primitive_reader(schema_field.kind, flexible, nullable=False)
+        least = _least_primitive_bytes(schema_field.kind, flexible)
     read_length = primitives.read_compact_length if flexible else primitives.read_legacy_length32
-    nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
+    nullable, are_small = schema_field.nullable, schema_field.struct is None and schema_field.kind in FIXED
     items_per_unit = SMALL_ITEMS if are_small else 1
 
     def read(frame: Frame, offset: int, work: UnitBudget) -> Sliced[tuple[Any, int]]:
@@ -187,11 +187,11 @@ def _number_step(run: list[SchemaField]) -> Step:
     return step
 
 
-def _field_step(each: SchemaField, target: SchemaField | None, flexible: bool) -> Step:
-    read = _field_reader(each, target, flexible)
-    name = each.name
+def _field_step(field: SchemaField, target: SchemaField | None, flexible: bool) -> Step:
+    read = _field_reader(field, target, flexible)
+    name = field.name
     # This version allows null here, but handlers never see null in this field.
-    refuses_null = each.nullable and target is not None and not target.nullable and target.kind != "records"
+    refuses_null = field.nullable and target is not None and not target.nullable and target.kind != "records"
     default = target.default if target is not None else None
 
     def step(frame: Frame, offset: int, values: dict[str, Any]) -> int:
@@ -214,16 +214,16 @@ def _tags_step(names: Mapping[int, str], readers: Mapping[int, Reader]) -> Step:
     return step
 
 
-def _field_reader(each: SchemaField, target: SchemaField | None, flexible: bool) -> Reader:
-    if each.struct is not None:
-        inner = decoder(each.struct, target.struct if target is not None and target.struct else each.struct)
-        if each.is_array:
-            return _array_reader(inner, least_bytes(each.struct), flexible, each.nullable)
-        return _nullable_struct_reader(inner) if each.nullable and each.tag is None else inner
-    if each.is_array:
-        item = primitive_reader(each.kind, flexible, nullable=False)
-        return _array_reader(item, _least_primitive_bytes(each.kind, flexible), flexible, each.nullable)
-    return primitive_reader(each.kind, flexible, each.nullable and each.tag is None)
+def _field_reader(field: SchemaField, target: SchemaField | None, flexible: bool) -> Reader:
+    if field.struct is not None:
+        inner = decoder(field.struct, target.struct if target is not None and target.struct else field.struct)
+        if field.is_array:
+            return _array_reader(inner, least_bytes(field.struct), flexible, field.nullable)
+        return _nullable_struct_reader(inner) if field.nullable and field.tag is None else inner
+    if field.is_array:
+        item = primitive_reader(field.kind, flexible, nullable=False)
+        return _array_reader(item, _least_primitive_bytes(field.kind, flexible), flexible, field.nullable)
+    return primitive_reader(field.kind, flexible, field.nullable and field.tag is None)
 
 
 def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable: bool) -> Reader:

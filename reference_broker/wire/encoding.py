@@ -76,19 +76,19 @@ def sliced_encoder(wire: type, source: type, version: int = _NEWEST) -> SlicedWr
     return write
 
 
-def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -> SlicedWriter:
-    get = attrgetter(each.name)
-    default = each.default if source.nullable and not each.nullable else None
+def _sliced_array_step(schema_field: SchemaField, source: SchemaField, flexible: bool) -> SlicedWriter:
+    get = attrgetter(schema_field.name)
+    default = schema_field.default if source.nullable and not schema_field.nullable else None
     inner: SlicedWriter | None = None
-    if each.struct is None:
-        item = primitive_writer(each.kind, flexible, nullable=False)
+    if schema_field.struct is None:
+        item = primitive_writer(schema_field.kind, flexible, nullable=False)
     else:
-        kind = source.struct or each.struct
-        item = encoder(each.struct, kind)
-        if any(field.is_array for field in schema_fields(each.struct)):
-            inner = sliced_encoder(each.struct, kind)
-    write_count = _array_writer(item, flexible, each.nullable)
-    items_per_unit = SMALL_ITEMS if each.struct is None and each.kind in FIXED else 1
+        kind = source.struct or schema_field.struct
+        item = encoder(schema_field.struct, kind)
+        if any(field.is_array for field in schema_fields(schema_field.struct)):
+            inner = sliced_encoder(schema_field.struct, kind)
+    write_count = _array_writer(item, flexible, schema_field.nullable)
+    items_per_unit = SMALL_ITEMS if schema_field.struct is None and schema_field.kind in FIXED else 1
 
     def write(out: bytearray, value: Any, work: UnitBudget) -> Sliced[None]:
         values = get(value)
@@ -157,8 +157,8 @@ def _tags_of(fields: list[SchemaField], given: Mapping[str, SchemaField]) -> Wri
     return _tags_step([_tag_step(tagged[tag], given[tagged[tag].name], True) for tag in sorted(tagged)])
 
 
-def _is_plain_number(each: SchemaField) -> bool:
-    return each.kind in _PACKED_AS_THEY_ARE and not each.is_array
+def _is_plain_number(field: SchemaField) -> bool:
+    return field.kind in _PACKED_AS_THEY_ARE and not field.is_array
 
 
 def _run_step(run: list[SchemaField]) -> Writer:
@@ -178,20 +178,20 @@ def _run_step(run: list[SchemaField]) -> Writer:
     return step
 
 
-def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
-    write = _field_writer(each, source, flexible)
+def _field_step(field: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
+    write = _field_writer(field, source, flexible)
     if source is None:
         constant = bytearray()
-        write(constant, each.default)
+        write(constant, field.default)
 
         def step_constant(out: bytearray, value: Any) -> None:  # noqa: ARG001  (every step has this shape)
             out += constant
 
         return step_constant
-    get = attrgetter(each.name)
-    if source.nullable and not each.nullable:
+    get = attrgetter(field.name)
+    if source.nullable and not field.nullable:
         # This version has no null here, so the default is written instead.
-        default = each.default
+        default = field.default
 
         def step_default(out: bytearray, value: Any) -> None:
             inner = get(value)
@@ -205,12 +205,12 @@ def _field_step(each: SchemaField, source: SchemaField | None, flexible: bool) -
     return step
 
 
-def _tag_step(each: SchemaField, source: SchemaField, flexible: bool) -> Writer:
+def _tag_step(field: SchemaField, source: SchemaField, flexible: bool) -> Writer:
     """Make a writer for a tagged field. It writes nothing if the field has its default value."""
-    assert each.tag is not None
-    tag = each.tag
-    write = _field_writer(each, source, flexible)
-    get = attrgetter(each.name)
+    assert field.tag is not None
+    tag = field.tag
+    write = _field_writer(field, source, flexible)
+    get = attrgetter(field.name)
     default = bytearray()
     if source.default is not None:
         write(default, source.default)
@@ -248,15 +248,15 @@ def _tags_step(tags: list[Writer]) -> Writer:
     return step
 
 
-def _field_writer(each: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
-    if each.struct is not None:
-        inner = encoder(each.struct, source.struct if source is not None and source.struct else each.struct)
-        if each.is_array:
-            return _array_writer(inner, flexible, each.nullable)
-        return _nullable_struct_writer(inner) if each.nullable and each.tag is None else inner
-    nullable = each.nullable and not each.is_array and each.tag is None
-    write = primitive_writer(each.kind, flexible, nullable)
-    return _array_writer(write, flexible, each.nullable) if each.is_array else write
+def _field_writer(field: SchemaField, source: SchemaField | None, flexible: bool) -> Writer:
+    if field.struct is not None:
+        inner = encoder(field.struct, source.struct if source is not None and source.struct else field.struct)
+        if field.is_array:
+            return _array_writer(inner, flexible, field.nullable)
+        return _nullable_struct_writer(inner) if field.nullable and field.tag is None else inner
+    nullable = field.nullable and not field.is_array and field.tag is None
+    write = primitive_writer(field.kind, flexible, nullable)
+    return _array_writer(write, flexible, field.nullable) if field.is_array else write
 
 
 def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:

@@ -171,11 +171,11 @@ def one_group_leader(tables: Tables) -> DataFrame:
     return anomalies(both, detail)
 
 
-def _with_deletions(given: DataFrame, tables: Tables) -> DataFrame:
+def _with_deletions(frame: DataFrame, tables: Tables) -> DataFrame:
     """Add how often a coordinator had deleted the group until ``at_us`` (``deletions``)."""
     states = notes(tables, GROUP_STATE).select("run", text("group"), text("state"), "at_us")
     deleted = states.where("state = 'Dead'").drop("state").withColumn("is_deletion", F.lit(1))
-    both = given.unionByName(deleted, allowMissingColumns=True)
+    both = frame.unionByName(deleted, allowMissingColumns=True)
     in_time = Window.partitionBy(*_GROUP).orderBy("at_us").rangeBetween(Window.unboundedPreceding, Window.currentRow)
     found = both.withColumn("deletions", F.count("is_deletion").over(in_time))
     return found.where("is_deletion is null").drop("is_deletion")

@@ -283,11 +283,11 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
 def _positions_before(partition: Numbers, after: Numbers, state: Numbers) -> Numbers:
     """The position of the fetcher in each partition before each response. ``state`` moves on."""
     before = np.empty(len(after), np.int64)
-    for each in range(PARTITIONS):
-        mine = np.flatnonzero(partition == each)
+    for number in range(PARTITIONS):
+        mine = np.flatnonzero(partition == number)
         if len(mine):
-            before[mine] = np.append(state[each], after[mine][:-1])
-            state[each] = after[mine][-1]
+            before[mine] = np.append(state[number], after[mine][:-1])
+            state[number] = after[mine][-1]
     return before
 
 

@@ -15,7 +15,7 @@ SET = "made.admin-0.{}"
 
 
 def set_topics(number: int) -> list[str]:
-    return [f"{SET.format(number)}.{each}of{TOPICS}.p{PARTITIONS}" for each in range(TOPICS)]
+    return [f"{SET.format(number)}.{index}of{TOPICS}.p{PARTITIONS}" for index in range(TOPICS)]
 
 
 @dataclass

@@ -195,9 +195,9 @@ def plant_partition_given_to_two_beside_a_deleted_group(history: History) -> Non
 
 def _deleted_before_it_was_given_to_two(history: History, *, late_us: int = 0, group: str = "") -> None:
     plant_partition_given_to_two(history)
-    given = history.tables["memberships"][-1]
-    name = group or given["group"]
-    _more(history).note(1, "group_state", int_of(given, "at_us") + late_us, group=name, state="Dead", generation=2)
+    membership = history.tables["memberships"][-1]
+    name = group or membership["group"]
+    _more(history).note(1, "group_state", int_of(membership, "at_us") + late_us, group=name, state="Dead", generation=2)
 
 
 def legal_partition_given_again_in_a_generation(history: History) -> None:

@@ -158,15 +158,15 @@ def _plays(number: int, folder: Path, started: datetime, chance: random.Random) 
         yield replace(again, outcome="FAILED", guarantee="torn-metadata")
 
 
-def _flaky(one: PlayRow, folder: Path, chance: random.Random) -> PlayRow:
+def _flaky(play_row: PlayRow, folder: Path, chance: random.Random) -> PlayRow:
     """Red in a third of the plays. One of three leaves its run, which has a page."""
     if chance.random() > 1 / 3:
-        return one
-    run_dir = f"runs/{one.scenario}-{one.seed}"
+        return play_row
+    run_dir = f"runs/{play_row.scenario}-{play_row.seed}"
     page = folder / run_dir / "report" / "index.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("<title>a run</title>", encoding="utf-8")
-    return replace(one, outcome="FAILED", guarantee="redelivery", detail="offset 7 came again", run_dir=run_dir)
+    return replace(play_row, outcome="FAILED", guarantee="redelivery", detail="offset 7 came again", run_dir=run_dir)
 
 
 def _failures(number: int) -> Iterator[FailureRow]:

@@ -45,8 +45,8 @@ class Started:
         """Wait until the log has this, and return it."""
         until = time.monotonic() + STARTS_S
         while time.monotonic() < until and self.process.poll() is None:
-            if found := re.search(pattern, self.text()):
-                return found[0]
+            if match := re.search(pattern, self.text()):
+                return match[0]
             time.sleep(0.1)
         pytest.fail(f"no {pattern} in {self.log.name}: {self.text()[-2000:]}")
 
@@ -109,7 +109,7 @@ def test_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", tmp
     (log,) = events.iterdir()
     executors = _executors(log)
     assert executors, "no task has run"
-    assert executors <= {each.name for each in tmp_path.glob(f"work/{log.name}/*")}, "the worker has a folder for each"
+    assert executors <= {path.name for path in tmp_path.glob(f"work/{log.name}/*")}, "the worker has a folder for each"
 
 
 def _judge_on(master: str, runs: Sequence[Path], events: Path) -> None:

@@ -32,7 +32,7 @@ def test_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> No
     assert _is_whole(drawn_by_two(makers, dict.fromkeys(makers, "a line"), tmp_path), list(makers))
     again = dict.fromkeys(("four", "five"), figure)
     assert _is_whole(drawn_by_two(again, dict.fromkeys(again, "a line"), tmp_path), list(again))
-    assert {each.stem for each in tmp_path.glob("*.png")} == {*makers, *again}
+    assert {path.stem for path in tmp_path.glob("*.png")} == {*makers, *again}
 
 
 def test_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> None:

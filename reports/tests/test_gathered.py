@@ -76,7 +76,7 @@ def test_rows_that_do_not_fit_into_memory_at_once_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.read_tables.ROWS_AT_ONCE", 2)
-    names = [str(each) for each in range(5)]
+    names = [str(number) for number in range(5)]
     for run in ("a", "b"):
         put(tmp_path / run, "seen.parquet", WHO, AT, who=names, at_us=list(range(5)))
     rows = gathered(tmp_path, tmp_path / "a", tmp_path / "b")

@@ -36,7 +36,7 @@ def shown(collected: Collected, planted: Planted) -> dict[str, Any]:
 
 
 def _summaries(collected: Collected, planted: Planted, now_us: int) -> list[NightSummary]:
-    return summarize_nights([read_night(each) for each in planted.folders], collected.counts, now_us)
+    return summarize_nights([read_night(folder) for folder in planted.folders], collected.counts, now_us)
 
 
 def _night(every: list[NightSummary], number: int) -> NightSummary:
@@ -53,9 +53,9 @@ def test_each_night_is_red_for_its_planted_failure(collected: Collected, planted
     every = _summaries(collected, planted, planted.soon_us)
     assert len(every) == truth.NIGHTS - 1
     lives, stopped = (_night(every, number) for number in (truth.CANARY_LIVES, truth.STOPPED))
-    assert any("the canary lives: nothing killed no_abort in 40 seeds" in each for each in lives.reasons)
-    assert any("less than half the median" in each for each in stopped.reasons)
-    assert any("control" in each and "FAILED" in each for each in _night(every, truth.MENDED[0]).reasons)
+    assert any("the canary lives: nothing killed no_abort in 40 seeds" in reason for reason in lives.reasons)
+    assert any("less than half the median" in reason for reason in stopped.reasons)
+    assert any("control" in reason and "FAILED" in reason for reason in _night(every, truth.MENDED[0]).reasons)
     green = [each for each in every if not each.is_red]
     assert green
     assert "the canary no_abort was found after 3 seeds" in green[0].line
@@ -66,7 +66,7 @@ def test_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
     collected: Collected, planted: Planted
 ) -> None:
     soon, late = (_summaries(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
-    assert not any("hours ago" in each for one in soon for each in one.reasons)
+    assert not any("hours ago" in reason for one in soon for reason in one.reasons)
     assert ["hours ago" in " ".join(each.reasons) for each in late] == [False] * (len(late) - 1) + [True]
 
 
@@ -130,7 +130,7 @@ def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected:
 
 
 def test_only_uncertain_failures_have_rate(shown: dict[str, Any]) -> None:
-    rates = {(each.line.scenario, each.line.target): each for each in shown["rates"]}
+    rates = {(rate.line.scenario, rate.line.target): rate for rate in shown["rates"]}
     flaky = rates[truth.FLAKY, "reference"]
     assert flaky.low < 1 / 3 < flaky.high
     assert flaky is shown["rates"][0]
@@ -148,12 +148,14 @@ def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str
     assert {each.row for each in shown["series"]} == {"produce", "fetch", "failover"}, (
         "figures without a peer have none"
     )
-    notes = {each.row: [note.text for note in each.notes] for each in shown["pictures"]}
+    notes = {picture.row: [note.text for note in picture.notes] for picture in shown["pictures"]}
     assert (len(notes["produce"]), len(notes["fetch"])) == (2, 1)
 
 
 def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None:
-    changed = {(each.target, each.case_id): (each.word, each.was, each.now) for each in shown["probe"].changes}
+    changed = {
+        (change.target, change.case_id): (change.word, change.was, change.now) for change in shown["probe"].changes
+    }
     assert changed.pop(("kafka@4.1.1", "fetch/session/case-03")) == ("worse", "pass", "differs")
     assert {key: word for key, (word, _, _) in changed.items()} == {
         (target, "groups/join/case-09"): "new" for target in ("reference", "kafka@4.1.1", "kfake")
@@ -174,7 +176,7 @@ def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None
 def test_clients_have_a_table_of_their_own(shown: dict[str, Any]) -> None:
     table = shown["clients"]
     assert table.targets == ("client kafka-python", "client own")
-    assert [(each.target, each.case_id, each.word) for each in table.changes] == [
+    assert [(change.target, change.case_id, change.word) for change in table.changes] == [
         ("client kafka-python", "sessions/response-lost", "worse")
     ]
     ((red, green),) = (line.cells for line in table.lines)
@@ -221,7 +223,7 @@ def test_only_red_or_changed_sections_are_open(
     )
     assert len(matrix) == sum(not line.is_steady for line in shown["lines"]) > 0
     assert all(re.search(r"t-(failed|mixed|invalid|crashed)", row) for row in matrix)
-    assert len(rates) == sum(bool(each.rate) for each in shown["rates"]) > 0
+    assert len(rates) == sum(bool(rate.rate) for rate in shown["rates"]) > 0
     assert len(rates) < len(shown["rates"])
     for rows, table in ((probed, shown["probe"]), (of_clients, shown["clients"])):
         assert len(rows) - len(table.changes) == sum(not line.is_steady for line in table.lines) > 0

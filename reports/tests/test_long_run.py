@@ -206,7 +206,7 @@ def test_page_of_a_run_of_four_hours_stays_small(tmp_path: Path) -> None:
     found = long_run(HOURS_4)
     page = write_page(tmp_path, manifest, found, outcome(manifest, found)).read_text()
     assert len(page.encode()) < MAX_BYTES
-    pictures = {each.stem for each in tmp_path.glob("*.png")}
+    pictures = {path.stem for path in tmp_path.glob("*.png")}
     drawn = {"poster", "load", "latency", "heatmap", "throughput", "availability", "controller", "leadership", "broker"}
     assert drawn | {"groups", "transactions"} <= pictures
     assert "each 120 seconds are drawn by their lowest and highest second" in page

@@ -97,7 +97,7 @@ def test_rows_are_read_as_they_were_written_and_a_table_without_rows_has_its_col
     empty = pq.read_table(write_rows(tmp_path, PlayRow, []))
     assert empty.num_rows == 0
     assert empty.schema.names == [field.name for field in fields(PlayRow)]
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["figures.parquet", "plays.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.parquet", "plays.parquet"]
 
 
 def test_runs_history_has_no_table_of_a_night() -> None:

@@ -76,7 +76,7 @@ def _seconds(history: History, phase: str) -> set[int]:
         if not str(fault["kind"]).startswith("preset")
         for second in range(int_of(fault, "at_us") // 10**6, int_of(fault, "until_us") // 10**6 + 2)
     }
-    return {each for each in range(min(load) + 1, max(load)) if (each in faulty) == (phase == "faulty")}
+    return {number for number in range(min(load) + 1, max(load)) if (number in faulty) == (phase == "faulty")}
 
 
 def _values(history: History, phase: str) -> Counter[int]:

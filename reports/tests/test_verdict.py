@@ -29,13 +29,13 @@ MANIFEST = Manifest(scenario="01-x", seed=5, world="sim", repeat_command="crucib
 VIOLATION = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "Read to 6, then from \x01 9.")
 
 
-def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
+def findings(results: Mapping[str, Found] | None = None, **changes: object) -> Findings:
     numbers = {job.evidence: 1_000 for job in guarantee_jobs()} | {"fetches": 500, "operations": 900}
     names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
     nothing = {job.name: Found(0, ()) for job in guarantee_jobs()}
-    values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
+    values |= {"facts": numbers, "found": nothing | dict(results or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ def test_only_complete_parts_are_read(tmp_path: Path) -> None:
     write_part(tmp_path / "run", history, 2_000_000, 3_000_000, 1)
     write_progress(tmp_path / "run", Progress("worker-0", 1, 2_000_000))
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") == 2_000_000
-    names = {each.name for each in (tmp_path / "scratch" / "history").iterdir()}
+    names = {path.name for path in (tmp_path / "scratch" / "history").iterdir()}
     assert "operations-worker-0.parquet" in names
     assert not [name for name in names if ".0001." in name]
 

@@ -70,11 +70,11 @@ class LoadedTopic(TopicSet):
 @lru_cache(maxsize=65_536)
 def set_of(base: str, topic: str) -> TopicSet | None:
     """Return the set of a topic, or None if no admin of this fleet has named the topic."""
-    found = _TAIL.search(topic)
-    if found is None or not topic.startswith(f"{base}."):
+    match = _TAIL.search(topic)
+    if match is None or not topic.startswith(f"{base}."):
         return None
-    number, _, topics, partitions = found.groups()
-    return TopicSet(f"{topic[: found.start()]}.{number}", int(topics), int(partitions))
+    number, _, topics, partitions = match.groups()
+    return TopicSet(f"{topic[: match.start()]}.{number}", int(topics), int(partitions))
 
 
 METADATA_VERSION: Final = "metadata.version"

@@ -137,8 +137,8 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     def _fetch_sent(self, operation: Operation, plan: FetchPlan, held: Mapping[TopicPartition, Wanted]) -> None:
         operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
         operation.partitions_sent = len(plan.to_send)
-        for where, wanted in held.items():
-            self._book.begin(where, wanted.fetch_offset)
+        for partition, wanted in held.items():
+            self._book.begin(partition, wanted.fetch_offset)
 
     def response_received(self, lane: str, response: ResponseReceived) -> None:
         """The consumer is about to get this response."""
@@ -181,8 +181,8 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     # -- fetches ------------------------------------------------------------------------------------------------
 
-    def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
-        self._planned[node_id] = plan, wanted
+    def fetching(self, node_id: int, plan: FetchPlan, partitions: Mapping[TopicPartition, Wanted]) -> None:
+        self._planned[node_id] = plan, partitions
 
     def fetched(self, reply: FetchResult) -> None:
         outcome, operation = self._response_in_hand()
@@ -194,15 +194,15 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         wanted = self._planned[reply.node_id][1]
         outcome.rows += [self._fetched(reads, partition, wanted.get(partition.where)) for partition in reply.partitions]
         restless = [partition.where for partition in reply.partitions if partition.error or partition.batches]
-        for where in wanted:
-            self.quiet[where] = self.quiet.get(where, 0) + 1
+        for topic_partition in wanted:
+            self.quiet[topic_partition] = self.quiet.get(topic_partition, 0) + 1
         self._unquiet(restless if reply.problem is None else wanted)
 
     def _unquiet(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self.quiet.pop(partition, None)
 
-    def _fetched(self, reads: Reads, part: FetchedPartition, wanted: Wanted | None) -> PositionRow:
+    def _fetched(self, reads: Reads, part: FetchedPartition, partition: Wanted | None) -> PositionRow:
         if part.error is ErrorCode.offset_out_of_range:
             self._out_of_range[part.where] = reads.index
         if part.batches:
@@ -213,7 +213,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         row = PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
         row.last_stable_offset = data.last_stable_offset
         row.tombstone_horizon = data.tombstone_horizon
-        row.leader_epoch = -1 if wanted is None else wanted.current_leader_epoch
+        row.leader_epoch = -1 if partition is None else partition.current_leader_epoch
         return row
 
     def read(self, records: Sequence[ConsumerRecord]) -> None:
@@ -257,9 +257,9 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         operation = self._sent.pop(COMMITTED_LANE)
         error = name_of(fetched.error) if fetched.error else None
         self.journal.end(operation, "fail" if error else "ok", error)
-        for where, at in fetched.offsets.items():
+        for partition, at in fetched.offsets.items():
             draft = fetched.version >= FIRST_DRAFT_VERSION
-            self._record_offset("fetched", operation.index, where, at, fetched.sent_as, draft, None)
+            self._record_offset("fetched", operation.index, partition, at, fetched.sent_as, draft, None)
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
         operation = self._sent[COMMIT_LANE] = self.journal.begin("offset_commit")
@@ -270,24 +270,24 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         wrong = next((each for each in committed.errors.values() if each), ErrorCode.none)
         kind = "ok" if not wrong else "info" if wrong is ErrorCode.request_timed_out else "fail"
         self.journal.end(operation, kind, name_of(wrong) if wrong else None)
-        for where, error in committed.errors.items():
-            at, draft = committed.offsets[where], committed.version >= FIRST_DRAFT_VERSION
+        for partition, error in committed.errors.items():
+            at, draft = committed.offsets[partition], committed.version >= FIRST_DRAFT_VERSION
             name = name_of(error) if error else None
-            self._record_offset("commit", operation.index, where, at, committed.sent_as, draft, name)
+            self._record_offset("commit", operation.index, partition, at, committed.sent_as, draft, name)
 
-    def loaded(self, where: TopicPartition, at: CommittedOffset, identity: MemberIdentity) -> None:
+    def loaded(self, partition: TopicPartition, at: CommittedOffset, identity: MemberIdentity) -> None:
         """An offset was loaded from outside the cluster."""
-        self._record_offset("loaded", -1, where, at, identity, True, None)
+        self._record_offset("loaded", -1, partition, at, identity, True, None)
 
-    def stored(self, where: TopicPartition, at: OffsetToCommit, identity: MemberIdentity, done: bool) -> None:
+    def stored(self, partition: TopicPartition, at: OffsetToCommit, identity: MemberIdentity, done: bool) -> None:
         """An offset was stored outside the cluster. ``done`` is False if a later owner has stored one already."""
-        self._record_offset("stored", -1, where, at, identity, True, None if done else "FENCED")
+        self._record_offset("stored", -1, partition, at, identity, True, None if done else "FENCED")
 
     def _record_offset(
         self,
         kind: str,
         index: int,
-        where: TopicPartition,
+        partition: TopicPartition,
         at: CommittedOffset | OffsetToCommit,
         who: MemberIdentity,
         draft: bool,
@@ -301,7 +301,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
                 self.group,
                 who.generation_id,
                 who.member_id,
-                *where,
+                *partition,
                 at.offset,
                 at.leader_epoch,
                 at.metadata_epoch if draft else -1,
@@ -349,11 +349,11 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             self._record_member(what, generation, partition, self._given_at.pop(partition, self._now_us))
 
     def _record_member(
-        self, event: str, generation: int, where: TopicPartition | None = None, since_us: int = -1
+        self, event: str, generation: int, partition: TopicPartition | None = None, since_us: int = -1
     ) -> None:
         since_us = since_us if since_us >= 0 else self._now_us
         who = (self.journal.process, self.group, self._member_id)
-        self.journal.record(MembershipRow(*who, generation, event, *(where or ("", -1)), self._now_us, since_us))
+        self.journal.record(MembershipRow(*who, generation, event, *(partition or ("", -1)), self._now_us, since_us))
 
 
 def _is_farewell(body: FetchRequest) -> bool:

@@ -126,8 +126,8 @@ class FinalReader(ClusterScript):
         """Return a reader of these partitions that begins at these offsets, and records no EndRow."""
         plan = replace(self._plan, process=process, partitions=tuple(starts), keep=without_ends)
         other = FinalReader(plan, self.settings, self.random, self.reader)
-        for where, offset in starts.items():
-            other.consumer.seek(where, offset)
+        for partition, offset in starts.items():
+            other.consumer.seek(partition, offset)
         return other
 
     def run(self) -> Steps[None]:
@@ -156,30 +156,32 @@ class FinalReader(ClusterScript):
                 yield from self.sleep_until(min(self._describe_at_us, self._deadline_us))
         self._undescribed = {each.topic: None for each in self.unread if self._waits_for_retention(each)}
         self.journal.record(*self._plan.keep(list(self._held_back.values())))
-        for where in self._held_back:
-            self.unread.pop(where, None)
+        for partition in self._held_back:
+            self.unread.pop(partition, None)
 
     def _take_metadata(self, update: MetadataUpdate) -> bool:
         accepted = super()._take_metadata(update)
         if accepted:
             topics = {each.topic: each for each in update.topics}
-            for where in self.unread:
-                topic = topics.get(where.topic)
+            for partition in self.unread:
+                topic = topics.get(partition.topic)
                 code = 0 if topic is None else topic.error_code
-                fewer = topic is not None and not code and where.partition not in topic.partitions
+                fewer = topic is not None and not code and partition.partition not in topic.partitions
                 if code == UNKNOWN_TOPIC_OR_PARTITION or fewer:
-                    self._unknown_since_us.setdefault(where, self.now.mono_us)
+                    self._unknown_since_us.setdefault(partition, self.now.mono_us)
                 else:
-                    self._unknown_since_us.pop(where, None)
+                    self._unknown_since_us.pop(partition, None)
         return accepted
 
     def _end_unknown(self) -> None:
         """Record the end of partitions that do not exist any more."""
-        for where, since_us in list(self._unknown_since_us.items()):
-            if where in self.unread and self.now.mono_us - since_us >= min(UNKNOWN_FOR_US, self._plan.limit_us // 2):
-                del self.unread[where]
+        for partition, since_us in list(self._unknown_since_us.items()):
+            if partition in self.unread and self.now.mono_us - since_us >= min(
+                UNKNOWN_FOR_US, self._plan.limit_us // 2
+            ):
+                del self.unread[partition]
                 error = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-                self.journal.record(*self._plan.keep([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
+                self.journal.record(*self._plan.keep([EndRow(*partition, 0, 0, self.now.mono_us, 0, error)]))
 
     def _postpone(self, some: Sequence[TopicPartition]) -> None:
         """Read all others first, perhaps those of another leader: an error may last until the limit."""
@@ -188,8 +190,8 @@ class FinalReader(ClusterScript):
                 self.unread[each] = self.unread.pop(each)
 
     def _next_leader(self) -> NodeAddress | None:
-        for where in self.unread:
-            leader = self.metadata.leader_of(where)
+        for partition in self.unread:
+            leader = self.metadata.leader_of(partition)
             if leader is not None:
                 return leader
         return None
@@ -201,25 +203,25 @@ class FinalReader(ClusterScript):
         found = yield from self.bound_offsets(missing)
         refused = [each for each in found if each in self._refused]
         ends = (yield from self.bound_offsets(refused, LATEST)) if refused else {}
-        for where, offset in found.items():
-            refused_at = self._refused.pop(where, -1)
+        for partition, offset in found.items():
+            refused_at = self._refused.pop(partition, -1)
             # A record of the remote tier that is out of reach may be back at the next attempt.
-            is_in_log = offset <= refused_at <= ends.get(where, -1)
+            is_in_log = offset <= refused_at <= ends.get(partition, -1)
             if is_in_log:
-                self.consumer.seek(where, refused_at)
+                self.consumer.seek(partition, refused_at)
             else:
-                self.consumer.seek(where, offset)
-                self._sizes.pop(where, None)
-            self._note_start(where, offset)
+                self.consumer.seek(partition, offset)
+                self._sizes.pop(partition, None)
+            self._note_start(partition, offset)
         return len(found) == len(missing)
 
-    def _note_start(self, where: TopicPartition, offset: int) -> None:
+    def _note_start(self, partition: TopicPartition, offset: int) -> None:
         is_wanted = self._keeps_ends and self.settings.versions.describe_configs >= 0
-        if is_wanted and offset > 0 and where.topic not in self._retention:
-            self._undescribed.setdefault(where.topic)
+        if is_wanted and offset > 0 and partition.topic not in self._retention:
+            self._undescribed.setdefault(partition.topic)
 
-    def _waits_for_retention(self, where: TopicPartition) -> bool:
-        return where in self._held_back and where.topic in self._undescribed
+    def _waits_for_retention(self, partition: TopicPartition) -> bool:
+        return partition in self._held_back and partition.topic in self._undescribed
 
     def _describe(self) -> Steps[bool]:
         """Query the limits of topics whose logs do not begin at 0. A compacted topic has none that bound what may be
@@ -276,8 +278,8 @@ class FinalReader(ClusterScript):
         rows: list[HistoryRow] = []
         error = handled.problem and (error_name(body.error_code) if body.error_code else "INVALID_ANSWER")
         if error is None:
-            for where, data in handled.partitions:
-                error = self._handle_partition(operation.index, where, data, rows) or error
+            for partition, data in handled.partitions:
+                error = self._handle_partition(operation.index, partition, data, rows) or error
         operation.response_session_id, operation.response_partitions = body.session_id, len(handled.partitions)
         # What was read counts, whatever error another partition has.
         has_read = any(isinstance(row, PositionRow) and row.error is None for row in rows)
@@ -285,51 +287,55 @@ class FinalReader(ClusterScript):
         self.journal.end(operation, kind, problem, response, tuple(self._plan.keep(rows)))
         return error is None
 
-    def _wanted(self, where: TopicPartition) -> Wanted:
-        return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
+    def _wanted(self, partition: TopicPartition) -> Wanted:
+        return Wanted(
+            self.metadata.topic_id(partition.topic), self.consumer.positions[partition].offset, PARTITION_MAX_BYTES
+        )
 
     def _handle_partition(
-        self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]
+        self, index: int, partition: TopicPartition, data: PartitionData, rows: list[HistoryRow]
     ) -> str | None:
         """Handle one partition of the response, and return the name of its error, if any."""
-        position = self.consumer.positions[where]
+        position = self.consumer.positions[partition]
         before = position.offset
         error = error_name(data.error_code) if data.error_code else None
         if data.error_code == OFFSET_OUT_OF_RANGE:
-            self._refused[where] = before
-            del self.consumer.positions[where]
-            self._held_back.pop(where, None)
+            self._refused[partition] = before
+            del self.consumer.positions[partition]
+            self._held_back.pop(partition, None)
         elif error is None:
-            self._sizes[where] += len(data.records or b"")
-            spans = self.reader.read(where, self.consumer.take(where, data))
+            self._sizes[partition] += len(data.records or b"")
+            spans = self.reader.read(partition, self.consumer.take(partition, data))
             first = sum(isinstance(each, SpanRow) for each in rows)
             rows.extend(
-                read_row(self.process, index, first + number, where, span, self._isolation)
+                read_row(self.process, index, first + number, partition, span, self._isolation)
                 for number, span in enumerate(spans)
             )
         bounds = (data.high_watermark, data.log_start_offset)
-        row = PositionRow(self.process, index, *where, before, position.offset, *bounds, error)
+        row = PositionRow(self.process, index, *partition, before, position.offset, *bounds, error)
         row.last_stable_offset = data.last_stable_offset
         rows.append(row)
         if error is None:
-            self._note_end(where, data, position.offset, rows)
+            self._note_end(partition, data, position.offset, rows)
         return error
 
-    def _note_end(self, where: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
-        self._note_start(where, data.log_start_offset)
+    def _note_end(self, partition: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
+        self._note_start(partition, data.log_start_offset)
         bounds = (data.log_start_offset, data.high_watermark)
-        retention = self._retention.get(where.topic, UNLIMITED) if data.log_start_offset > 0 else UNLIMITED
-        end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset, None, self._sizes[where], *retention)
+        retention = self._retention.get(partition.topic, UNLIMITED) if data.log_start_offset > 0 else UNLIMITED
+        end = EndRow(
+            *partition, *bounds, self.now.mono_us, data.last_stable_offset, None, self._sizes[partition], *retention
+        )
         is_whole = offset >= data.high_watermark
-        if is_whole and not (data.log_start_offset > 0 and where.topic in self._undescribed):
-            self._held_back.pop(where, None)
-            del self.unread[where]
+        if is_whole and not (data.log_start_offset > 0 and partition.topic in self._undescribed):
+            self._held_back.pop(partition, None)
+            del self.unread[partition]
             rows.append(end)
         elif is_whole or (self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0):
-            self._held_back[where] = end
-            self._postpone([where])
+            self._held_back[partition] = end
+            self._postpone([partition])
         else:
-            self._held_back.pop(where, None)
+            self._held_back.pop(partition, None)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -431,9 +437,11 @@ class OffsetsReader(ClusterScript):
         self.journal.end(operation, "fail" if error else "ok", error)
         if error is None:
             del self.unread[group]
-        for where, at in fetched.offsets.items():
+        for partition, at in fetched.offsets.items():
             who = (self.process, operation.index, "fetched", group, fetched.sent_as.generation_id, "")
-            self.journal.record(CommitRow(*who, *where, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us))
+            self.journal.record(
+                CommitRow(*who, *partition, at.offset, at.leader_epoch, -1, False, None, self.now.mono_us)
+            )
 
     def _send(self, offsets: CommittedOffsets, request: GroupRequest) -> Steps[str | None]:
         """Send the request, and return why it brought nothing: a fetch's error, or no response."""

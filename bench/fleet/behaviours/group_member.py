@@ -414,10 +414,10 @@ class GroupMember:
 
     def _report_view(self, life: MemberLife) -> None:
         if self.view is not None:
-            for where in life.consumer.partitions.held:
-                position = life.consumer.position(where)
-                from_us = life.begun_us.get(where, life.came_us)
-                self._journal.record(*self.view.rows(where, position, from_us, self._now_us))
+            for partition in life.consumer.partitions.held:
+                position = life.consumer.position(partition)
+                from_us = life.begun_us.get(partition, life.came_us)
+                self._journal.record(*self.view.rows(partition, position, from_us, self._now_us))
 
     def _finish(self) -> None:
         self._finished = True
@@ -541,11 +541,11 @@ class GroupMember:
     def _follow_policy_none(self, consumer: GroupConsumer) -> None:
         """Without a reset policy the application decides. It keeps its position, or begins at offset 0."""
         if ErrorCode.offset_out_of_range in consumer.take_failures():
-            for where, at in consumer.resetting.items():
+            for partition, at in consumer.resetting.items():
                 if at < 0:
                     epoch = consumer.metadata_epoch()
-                    self._history.position_reset(PositionReset(where, at, 0, NO_OFFSET, epoch))
-                consumer.seek(where, max(at, 0))
+                    self._history.position_reset(PositionReset(partition, at, 0, NO_OFFSET, epoch))
+                consumer.seek(partition, max(at, 0))
 
     # -- time ---------------------------------------------------------------------------------------------------
 

@@ -303,15 +303,17 @@ def expected_partitions(body: object) -> frozenset[TopicPartition] | Error | int
     )
 
 
-def abort_request(each: OpenTransaction) -> WriteTxnMarkersRequest:
+def abort_request(transaction: OpenTransaction) -> WriteTxnMarkersRequest:
     marker = WritableTxnMarker(
-        producer_id=ProducerId(each.producer_id),
-        producer_epoch=i16(each.producer_epoch),
+        producer_id=ProducerId(transaction.producer_id),
+        producer_epoch=i16(transaction.producer_epoch),
         transaction_result=False,
         topics=(
-            WritableTxnMarkerTopic(name=TopicName(each.where.topic), partition_indexes=(i32(each.where.partition),)),
+            WritableTxnMarkerTopic(
+                name=TopicName(transaction.where.topic), partition_indexes=(i32(transaction.where.partition),)
+            ),
         ),
-        coordinator_epoch=i32(max(each.coordinator_epoch, FIRST_COORDINATOR_EPOCH)),
+        coordinator_epoch=i32(max(transaction.coordinator_epoch, FIRST_COORDINATOR_EPOCH)),
         transaction_version=i8(0),
     )
     return WriteTxnMarkersRequest(markers=(marker,))
@@ -423,13 +425,17 @@ class Janitor(ClusterScript):
         self.succeeded()
         return search
 
-    def _is_old(self, each: OpenTransaction) -> bool:
-        return self.now.wall_ms - each.last_timestamp_ms >= self.plan.older_than_ms
+    def _is_old(self, transaction: OpenTransaction) -> bool:
+        return self.now.wall_ms - transaction.last_timestamp_ms >= self.plan.older_than_ms
 
-    def _found(self, search: HangingSearch, each: OpenTransaction) -> str:
-        if not self._is_old(each):
+    def _found(self, search: HangingSearch, transaction: OpenTransaction) -> str:
+        if not self._is_old(transaction):
             return YOUNG
-        return KNOWN if each.where in search.expected.get(search.ids.get(each.producer_id, ""), ()) else HANGING
+        return (
+            KNOWN
+            if transaction.where in search.expected.get(search.ids.get(transaction.producer_id, ""), ())
+            else HANGING
+        )
 
     # -- the steps of a search ------------------------------------------------------------------------------------
 
@@ -464,12 +470,12 @@ class Janitor(ClusterScript):
             body = yield from self._query(coordinator, ApiKey.DESCRIBE_TRANSACTIONS, describe_transaction(each))
             search.expected[each] = _without_error(expected_partitions(body))
 
-    def _abort(self, each: OpenTransaction) -> Steps[str]:
+    def _abort(self, transaction: OpenTransaction) -> Steps[str]:
         """Return ``ok``, Kafka's error name, or ``unknown``."""
-        leader = self.metadata.leader_of(each.where)
+        leader = self.metadata.leader_of(transaction.where)
         if leader is None or not (yield from self.connect_to_node(leader)):
             return UNKNOWN
-        body = abort_request(each)
+        body = abort_request(transaction)
         response = yield from self.call(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, MARKERS_WAIT_US)
         if isinstance(response, str):
             return UNKNOWN
@@ -489,18 +495,18 @@ class Janitor(ClusterScript):
 
     # -- what is recorded ---------------------------------------------------------------------------------------
 
-    def _row(self, search: HangingSearch, each: OpenTransaction) -> DescribedTransactionRow:
+    def _row(self, search: HangingSearch, transaction: OpenTransaction) -> DescribedTransactionRow:
         return DescribedTransactionRow(
             self.process,
             search.operation.index,
-            each.where.topic,
-            each.where.partition,
-            each.producer_id,
-            each.producer_epoch,
-            each.start_offset,
-            search.ids.get(each.producer_id, ""),
-            self._found(search, each),
-            search.queried_us[each.where],
+            transaction.where.topic,
+            transaction.where.partition,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            transaction.start_offset,
+            search.ids.get(transaction.producer_id, ""),
+            self._found(search, transaction),
+            search.queried_us[transaction.where],
             search.received_us,
             "",
             search.received_us,
@@ -514,7 +520,7 @@ class Janitor(ClusterScript):
             DescribedTransactionRow(
                 self.process,
                 index,
-                *where,
+                *partition,
                 -1,
                 -1,
                 -1,
@@ -526,13 +532,13 @@ class Janitor(ClusterScript):
                 received_us,
                 received_us,
             )
-            for where, queried_us in search.queried_us.items()
-            if where not in busy
+            for partition, queried_us in search.queried_us.items()
+            if partition not in busy
         ]
 
 
-def _without_error(found: T | Error | int) -> T:
+def _without_error(result: T | Error | int) -> T:
     """Return what was found. Raise SearchFailed if it is an error."""
-    if isinstance(found, int):
-        raise SearchFailed(error_name(int(found)))
-    return found
+    if isinstance(result, int):
+        raise SearchFailed(error_name(int(result)))
+    return result

@@ -108,26 +108,26 @@ class AssignmentBook:
     journal: Journal
     running: dict[TopicPartition, Assignment] = field(default_factory=dict)
 
-    def begin(self, where: TopicPartition, offset: int) -> None:
+    def begin(self, partition: TopicPartition, offset: int) -> None:
         """The partition is fetched from now on. Nothing changes if it was fetched before."""
-        if where not in self.running:
-            self.running[where] = Assignment(self.journal.now.mono_us, offset)
+        if partition not in self.running:
+            self.running[partition] = Assignment(self.journal.now.mono_us, offset)
 
-    def move(self, where: TopicPartition, offset: int) -> None:
+    def move(self, partition: TopicPartition, offset: int) -> None:
         """A seek ends one assignment and begins another."""
-        if where in self.running:
-            self.end(where)
-            self.begin(where, offset)
+        if partition in self.running:
+            self.end(partition)
+            self.begin(partition, offset)
 
-    def end(self, where: TopicPartition) -> None:
+    def end(self, partition: TopicPartition) -> None:
         """The partition is not fetched any more."""
-        if where in self.running:
-            self.journal.record(self._row(where, self.journal.now.mono_us))
+        if partition in self.running:
+            self.journal.record(self._row(partition, self.journal.now.mono_us))
 
     def end_all(self, until_us: int) -> list[HistoryRow]:
         """End all running assignments and return their rows."""
-        return [self._row(where, until_us) for where in list(self.running)]
+        return [self._row(partition, until_us) for partition in list(self.running)]
 
-    def _row(self, where: TopicPartition, until_us: int) -> AssignmentRow:
-        assigned = self.running.pop(where)
-        return AssignmentRow(self.journal.process, *where, assigned.from_us, until_us, assigned.from_offset)
+    def _row(self, partition: TopicPartition, until_us: int) -> AssignmentRow:
+        assigned = self.running.pop(partition)
+        return AssignmentRow(self.journal.process, *partition, assigned.from_us, until_us, assigned.from_offset)

@@ -30,11 +30,11 @@ class RecordSink(Protocol):
         """Take records that have been read."""
         ...
 
-    def done(self, where: TopicPartition, read: int, committed: int) -> int:
+    def done(self, partition: TopicPartition, read: int, committed: int) -> int:
         """Return the offset to commit. All records before it are processed. ``read`` is the next offset to read."""
         ...
 
-    def is_full(self, where: TopicPartition) -> bool:
+    def is_full(self, partition: TopicPartition) -> bool:
         """Return whether reading of this partition must pause."""
         ...
 
@@ -53,10 +53,10 @@ class Nowhere:
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         """Keep nothing."""
 
-    def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
+    def done(self, partition: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
         return read
 
-    def is_full(self, where: TopicPartition) -> bool:  # noqa: ARG002
+    def is_full(self, partition: TopicPartition) -> bool:  # noqa: ARG002
         return False
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:  # noqa: ARG002
@@ -95,10 +95,10 @@ class View(Nowhere):
         for partition in partitions:
             self._held.pop(partition, None)
 
-    def rows(self, where: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
+    def rows(self, partition: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
         """Return its contents of a partition that was read up to ``position``."""
-        head = (self._process, *where, self._isolation, from_us, at_us, position)
-        held = self._held.get(where, {})
+        head = (self._process, *partition, self._isolation, from_us, at_us, position)
+        held = self._held.get(partition, {})
         return [
             ViewRow(*head, "", -1, "", -1),
             *(ViewRow(*head, key.decode(errors="replace"), *each) for key, each in held.items()),
@@ -112,17 +112,17 @@ class OutsideStore:
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     generations: dict[TopicPartition, int] = field(default_factory=dict)  # in which each was last stored
 
-    def store(self, where: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
+    def store(self, partition: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
         """Store an offset. Return False if a later owner has stored one already."""
-        if generation < self.generations.get(where, generation):
+        if generation < self.generations.get(partition, generation):
             return False
-        self.offsets[where] = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata_epoch)
-        self.generations[where] = generation
+        self.offsets[partition] = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata_epoch)
+        self.generations[partition] = generation
         return True
 
-    def load(self, where: TopicPartition) -> CommittedOffset:
+    def load(self, partition: TopicPartition) -> CommittedOffset:
         """Return the stored offset, which is -1 if nothing is stored."""
-        return self.offsets.get(where, CommittedOffset(-1))
+        return self.offsets.get(partition, CommittedOffset(-1))
 
 
 NO_EPOCH: Final = -1
@@ -159,11 +159,11 @@ def moved(
 ) -> dict[TopicPartition, OffsetToCommit]:
     """Return the offsets up to which records are processed, where they are not stored yet."""
     found: dict[TopicPartition, OffsetToCommit] = {}
-    for where, read in consumer.read_so_far(partitions).items():
-        known = kept.get(where, consumer.committed(where))
-        offset = sink.done(where, read.offset, max(known, 0))
+    for partition, read in consumer.read_so_far(partitions).items():
+        known = kept.get(partition, consumer.committed(partition))
+        offset = sink.done(partition, read.offset, max(known, 0))
         if offset != known:
-            found[where] = replace(read, offset=offset)
+            found[partition] = replace(read, offset=offset)
     return found
 
 
@@ -195,11 +195,11 @@ class KafkaOffsets:
         if result is None:
             return
         self.busy = False
-        for where, error in result.errors.items():
+        for partition, error in result.errors.items():
             if error is DraftError.INVALID_METADATA_EPOCH:
-                self.refused[where] = result.offsets[where].offset
+                self.refused[partition] = result.offsets[partition].offset
             elif not error:
-                self.refused.pop(where, None)
+                self.refused.pop(partition, None)
 
 
 @dataclass(slots=True)
@@ -239,8 +239,8 @@ class NoOffsets:
         return False
 
     def place(self) -> None:
-        for where in self.consumer.unplaced:
-            self.consumer.seek_by_policy(where)
+        for partition in self.consumer.unplaced:
+            self.consumer.seek_by_policy(partition)
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
         """There is nothing to do."""
@@ -273,32 +273,32 @@ class OutsideOffsets:
 
     def place(self) -> None:
         unplaced = self.consumer.unplaced
-        self._waiting = {where: self._waiting.get(where) or self._loaded(where) for where in unplaced}
+        self._waiting = {partition: self._waiting.get(partition) or self._loaded(partition) for partition in unplaced}
         newest = max((each.metadata_epoch for each in self._waiting.values()), default=NO_EPOCH)
         if newest != self._wanted and self.waits:
             self._wanted = newest
             self.consumer.want_epoch(newest)
         if self.waits and not self.consumer.has_reached(newest):
             return
-        for where, at in self._waiting.items():
-            self.kept[where] = at.offset
+        for partition, at in self._waiting.items():
+            self.kept[partition] = at.offset
             if at.offset == NO_OFFSET:
-                self.consumer.seek_by_policy(where)
+                self.consumer.seek_by_policy(partition)
             else:
-                self.consumer.seek(where, at.offset, at.leader_epoch)
+                self.consumer.seek(partition, at.offset, at.leader_epoch)
         self._waiting = {}
 
-    def _loaded(self, where: TopicPartition) -> CommittedOffset:
-        at = self.store.load(where)
-        self.history.loaded(where, at, self.consumer.identity)
+    def _loaded(self, partition: TopicPartition) -> CommittedOffset:
+        at = self.store.load(partition)
+        self.history.loaded(partition, at, self.consumer.identity)
         return at
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:  # noqa: ARG002
         identity = self.consumer.identity
-        for where, at in moved(self.consumer, self.sink, self.kept, partitions).items():
-            done = self.store.store(where, at, identity.generation_id)
-            self.history.stored(where, at, identity, done)
-            self.kept[where] = at.offset
+        for partition, at in moved(self.consumer, self.sink, self.kept, partitions).items():
+            done = self.store.store(partition, at, identity.generation_id)
+            self.history.stored(partition, at, identity, done)
+            self.kept[partition] = at.offset
 
     def settle(self, now_us: int) -> None:
         """A commit has ended when ``commit`` returns."""

@@ -64,9 +64,9 @@ class Topics:
         self._add_nodes(self.script.metadata.nodes.values())
         return bool(self.nodes)
 
-    def _add_nodes(self, found: Iterable[NodeAddress]) -> None:
-        for each in found:
-            self.nodes[each.node_id] = each
+    def _add_nodes(self, nodes: Iterable[NodeAddress]) -> None:
+        for node in nodes:
+            self.nodes[node.node_id] = node
 
     def read_all(
         self, f: str, intended_us: int, node: NodeAddress

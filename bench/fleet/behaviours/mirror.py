@@ -52,37 +52,37 @@ class MirrorPipe(Pipe[Record]):
     def piece(self, record: ConsumerRecord) -> Record:
         return Record(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
-    def done(self, where: TopicPartition, read: int, committed: int) -> int:
-        return self.copied.get(where, committed) if self.waiting.get(where) else read
+    def done(self, partition: TopicPartition, read: int, committed: int) -> int:
+        return self.copied.get(partition, committed) if self.waiting.get(partition) else read
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         gone = tuple(partitions)
         Pipe.drop(self, gone)
-        for where in gone:
-            self.copied.pop(where, None)
+        for partition in gone:
+            self.copied.pop(partition, None)
 
     def first(self) -> TopicPartition | None:
         """Return a partition with waiting records. The partitions take turns."""
-        for where in list(self.waiting):
-            pieces = self.waiting.pop(where)
+        for partition in list(self.waiting):
+            pieces = self.waiting.pop(partition)
             if pieces:
-                self.waiting[where] = pieces
-                return where
+                self.waiting[partition] = pieces
+                return partition
         return None
 
-    def take(self, where: TopicPartition) -> list[Record]:
+    def take(self, partition: TopicPartition) -> list[Record]:
         """Return the records of the next batch, which stay until ``settle``. The partition goes to the queue's end."""
-        pieces = self.waiting.pop(where)
-        self.waiting[where] = pieces
+        pieces = self.waiting.pop(partition)
+        self.waiting[partition] = pieces
         return list(islice(pieces, RECORDS_PER_BATCH))
 
-    def settle(self, where: TopicPartition, pieces: Sequence[Record]) -> None:
+    def settle(self, partition: TopicPartition, pieces: Sequence[Record]) -> None:
         """The target has acknowledged these records. Nothing changes if they were dropped meanwhile."""
-        waiting = self.waiting.get(where)
+        waiting = self.waiting.get(partition)
         if waiting and waiting[0] is pieces[0]:
             for _ in pieces:
                 waiting.popleft()
-            self.copied[where] = pieces[-1].offset + 1
+            self.copied[partition] = pieces[-1].offset + 1
 
 
 class MirrorWriter(ClusterScript):
@@ -113,13 +113,13 @@ class MirrorWriter(ClusterScript):
             else:
                 yield from self.sleep_until(self.now.mono_us + STEP_US)
 
-    def _copy(self, where: TopicPartition) -> Steps[None]:
-        self._pieces = self.pipe.take(where)
+    def _copy(self, partition: TopicPartition) -> Steps[None]:
+        self._pieces = self.pipe.take(partition)
         operation = self.journal.begin("copy", sent=False)
         deadline_us = self.now.mono_us + self.plan.delivery_timeout_us
-        slot = Slot(operation, where, 0, deadline_us, len(self._pieces))
+        slot = Slot(operation, partition, 0, deadline_us, len(self._pieces))
         if (yield from self.delivery.deliver(slot)):
-            self.pipe.settle(where, self._pieces)
+            self.pipe.settle(partition, self._pieces)
 
     def _rows(self, slot: Slot, batch: ProducerBatch) -> tuple[CopyRow, ...]:
         rows: list[CopyRow] = []

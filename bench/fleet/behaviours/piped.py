@@ -46,8 +46,8 @@ class Pipe(Generic[Item]):
         for record in records:
             self.waiting.setdefault(TopicPartition(record.topic, record.partition), deque()).append(self.piece(record))
 
-    def is_full(self, where: TopicPartition) -> bool:
-        return len(self.waiting.get(where, ())) >= self.MOST
+    def is_full(self, partition: TopicPartition) -> bool:
+        return len(self.waiting.get(partition, ())) >= self.MOST
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
         return any(self.waiting.get(partition) for partition in partitions)

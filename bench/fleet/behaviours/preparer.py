@@ -48,7 +48,7 @@ class TopicPreparer(ClusterScript):
         self.failure: str | None = "The topics were not created in time."
 
     def run(self) -> Steps[None]:
-        partitions = [TopicPartition(topic.name, each) for topic in self.wanted for each in range(topic.partitions)]
+        partitions = [TopicPartition(topic.name, number) for topic in self.wanted for number in range(topic.partitions)]
         created = False
         if not partitions:
             self.failure = None

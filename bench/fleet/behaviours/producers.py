@@ -53,7 +53,7 @@ def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[Topi
             bucket = found.get(TopicPartition(topic, crc32(key) % count))
             if bucket is not None and len(bucket) < keys:
                 bucket.append(key)
-    return {where: tuple(each) or (b"k",) for where, each in found.items()}
+    return {topic_partition: tuple(each) or (b"k",) for topic_partition, each in found.items()}
 
 
 class KeyedRecords:
@@ -77,11 +77,11 @@ class KeyedRecords:
         self._delete_percent = delete_percent
         self._delete_retention_us = delete_retention_us
 
-    def make(self, where: TopicPartition, first: int, count: int, wall_ms: int) -> list[Record]:
+    def make(self, partition: TopicPartition, first: int, count: int, wall_ms: int) -> list[Record]:
         """Return the records with the numbers ``first`` to ``first + count - 1``."""
-        return [self._record(where, sequence, wall_ms) for sequence in range(first, first + count)]
+        return [self._record(partition, sequence, wall_ms) for sequence in range(first, first + count)]
 
-    def rows(self, process: str, index: int, where: TopicPartition, first: int, count: int) -> list[KeyedWriteRow]:
+    def rows(self, process: str, index: int, partition: TopicPartition, first: int, count: int) -> list[KeyedWriteRow]:
         """Return what the history says of these records if their topic is compacted."""
         if self._delete_retention_us == NOT_COMPACTED:
             return []
@@ -89,23 +89,23 @@ class KeyedRecords:
             KeyedWriteRow(
                 process,
                 index,
-                *where,
+                *partition,
                 sequence,
-                self._key(where, sequence).decode(),
+                self._key(partition, sequence).decode(),
                 self._is_tombstone(sequence),
                 self._delete_retention_us,
             )
             for sequence in range(first, first + count)
         ]
 
-    def _record(self, where: TopicPartition, sequence: int, wall_ms: int) -> Record:
-        key, value = self._key(where, sequence), self.values.make(sequence)
+    def _record(self, partition: TopicPartition, sequence: int, wall_ms: int) -> Record:
+        key, value = self._key(partition, sequence), self.values.make(sequence)
         if self._is_tombstone(sequence):
             return Record(timestamp_ms=wall_ms, key=key, headers=((PROOF, value),))
         return Record(timestamp_ms=wall_ms, key=key, value=value)
 
-    def _key(self, where: TopicPartition, sequence: int) -> bytes:
-        keys = self._keys[where]
+    def _key(self, partition: TopicPartition, sequence: int) -> bytes:
+        keys = self._keys[partition]
         return keys[sequence % len(keys)]
 
     def _is_tombstone(self, sequence: int) -> bool:
@@ -213,8 +213,8 @@ class BatchDelivery:
             slot.records = self._encoded(slot, slot.batch)
         return True
 
-    def _leads(self, node_id: int, where: TopicPartition) -> bool:
-        leader = self.script.metadata.leader_of(where)
+    def _leads(self, node_id: int, partition: TopicPartition) -> bool:
+        leader = self.script.metadata.leader_of(partition)
         return leader is None or leader.node_id == node_id
 
     def _attempt(self, slot: Slot) -> Steps[tuple[Next, str | None, ResponseReceived | None]]:
@@ -323,10 +323,10 @@ class KeyedProducer(ClusterScript):
 
     def _send_slot(self, due_us: int) -> Steps[None]:
         yield from self.stay_informed()
-        where = self.plan.partitions[(self.loop.slots - 1) % len(self.plan.partitions)]
+        partition = self.plan.partitions[(self.loop.slots - 1) % len(self.plan.partitions)]
         operation = self.journal.begin("produce", due_us, sent=False)
         deadline_us, count = self.now.mono_us + self.plan.delivery_timeout_us, self.plan.records_per_request
-        slot = Slot(operation, where, self.next_sequence, deadline_us, count)
+        slot = Slot(operation, partition, self.next_sequence, deadline_us, count)
         self.next_sequence += count
         yield from self.delivery.deliver(slot)
 

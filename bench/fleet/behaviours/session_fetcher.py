@@ -133,15 +133,15 @@ class Reading:
             self.dropped = frozenset() if self.dropped else wanted
         elif seek and hot and self.polls % seek == seek - 1:
             chosen = self._some(hot)
-            for where in [each for each in hot if each in chosen]:
-                self.seek(where, max(0, self.consumer.positions[where].log_start_offset))
+            for partition in [each for each in hot if each in chosen]:
+                self.seek(partition, max(0, self.consumer.positions[partition].log_start_offset))
 
     def _some(self, hot: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(self.random.sample(hot, max(1, len(hot) // 5)))
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        self.book.move(where, offset)
-        self.consumer.seek(where, offset)
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.book.move(partition, offset)
+        self.consumer.seek(partition, offset)
 
 
 __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetcher"]
@@ -347,12 +347,12 @@ class SessionFetcher(ClusterScript):
     def _wanted(self, node_id: int) -> dict[TopicPartition, Wanted]:
         wanted: dict[TopicPartition, Wanted] = {}
         positions, max_bytes = self.reading.consumer.positions, self.plan.partition_max_bytes
-        for where in self._leaders().get(node_id, ()):
-            if where in self.reading.dropped:
+        for partition in self._leaders().get(node_id, ()):
+            if partition in self.reading.dropped:
                 continue
-            topic = self.metadata.topics[where.topic]
-            leader_epoch = topic.partitions[where.partition].leader_epoch
-            wanted[where] = Wanted(topic.topic_id, positions[where].offset, max_bytes, leader_epoch)
+            topic = self.metadata.topics[partition.topic]
+            leader_epoch = topic.partitions[partition.partition].leader_epoch
+            wanted[partition] = Wanted(topic.topic_id, positions[partition].offset, max_bytes, leader_epoch)
         return wanted
 
     def _poll(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
@@ -389,15 +389,15 @@ class SessionFetcher(ClusterScript):
 
     # -- one response -------------------------------------------------------------------------------------------
 
-    def _take_response(self, session: NodeSession, handled: Handled, found: FetchEffect) -> None:
+    def _take_response(self, session: NodeSession, handled: Handled, effect: FetchEffect) -> None:
         if handled.problem is not None:
-            self._take_refused(handled, found)
+            self._take_refused(handled, effect)
             return
         held = session.handler.partitions
-        for where, data in handled.partitions:
-            requested = held.get(where)
-            if requested is not None and requested.fetch_offset == self.reading.consumer.positions[where].offset:
-                self._take_partition(where, data, found)
+        for partition, data in handled.partitions:
+            requested = held.get(partition)
+            if requested is not None and requested.fetch_offset == self.reading.consumer.positions[partition].offset:
+                self._take_partition(partition, data, effect)
         self._unassign_gone()
 
     def _handle_response(
@@ -423,54 +423,56 @@ class SessionFetcher(ClusterScript):
         session.refusals += 1
         return session.refusals == 1 and not found.failed
 
-    def _take_partition(self, where: TopicPartition, data: PartitionData, found: FetchEffect) -> None:
-        position = self.reading.consumer.positions[where]
+    def _take_partition(self, partition: TopicPartition, data: PartitionData, effect: FetchEffect) -> None:
+        position = self.reading.consumer.positions[partition]
         before = position.offset
         error: str | None = None
         if data.error_code:
             error = error_name(data.error_code)
-            self._note_error(where, data, found)
+            self._note_error(partition, data, effect)
         elif data.records:
-            if is_damaged(data.records) and self._refetches(where, before):
-                error, found.failed = CORRUPT_MESSAGE, True
+            if is_damaged(data.records) and self._refetches(partition, before):
+                error, effect.failed = CORRUPT_MESSAGE, True
             else:
-                for span in self.reader.read(where, self.reading.consumer.take(where, data)):
-                    found.rows.append(read_row(self.process, found.index, found.spans, where, span))
-                    found.spans += 1
+                for span in self.reader.read(partition, self.reading.consumer.take(partition, data)):
+                    effect.rows.append(read_row(self.process, effect.index, effect.spans, partition, span))
+                    effect.spans += 1
         bounds = (data.high_watermark, data.log_start_offset)
-        found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
+        effect.rows.append(PositionRow(self.process, effect.index, *partition, before, position.offset, *bounds, error))
 
-    def _refetches(self, where: TopicPartition, offset: int) -> bool:
+    def _refetches(self, partition: TopicPartition, offset: int) -> bool:
         """Return whether the damaged records at ``offset`` have not come more than MAX_REFETCHES times. A bit that was
         turned over on the way is right the next time; damage that the node itself holds is not."""
-        at, times = self._damaged.get(where, (offset, 0))
+        at, times = self._damaged.get(partition, (offset, 0))
         times = times + 1 if at == offset else 1
-        self._damaged[where] = (offset, times)
+        self._damaged[partition] = (offset, times)
         return times <= MAX_REFETCHES
 
-    def _take_refused(self, handled: Handled, found: FetchEffect) -> None:
+    def _take_refused(self, handled: Handled, effect: FetchEffect) -> None:
         """Record the content of an unusable response, for the judge. It moves no position."""
-        for where, data in handled.partitions:
-            position = self.reading.consumer.positions.get(where)
+        for partition, data in handled.partitions:
+            position = self.reading.consumer.positions.get(partition)
             at = position.offset if position is not None else -1
             error = error_name(data.error_code) if data.error_code else None
             bounds = (data.high_watermark, data.log_start_offset)
-            found.rows.append(PositionRow(self.process, found.index, *where, at, at, *bounds, error))
+            effect.rows.append(PositionRow(self.process, effect.index, *partition, at, at, *bounds, error))
 
-    def _note_error(self, where: TopicPartition, data: PartitionData, found: FetchEffect) -> None:
+    def _note_error(self, partition: TopicPartition, data: PartitionData, effect: FetchEffect) -> None:
         """Handle a partition's error. It is ignored if the partition has moved away from the node meanwhile."""
-        if where not in self._leaders().get(found.node_id, ()):
+        if partition not in self._leaders().get(effect.node_id, ()):
             return
-        found.failed = True
+        effect.failed = True
         if data.error_code == OFFSET_OUT_OF_RANGE:
-            if where not in self._out_of_range:
-                self._out_of_range[where] = found.index
+            if partition not in self._out_of_range:
+                self._out_of_range[partition] = effect.index
             return
         leader = data.current_leader
         if leader is not None and leader.leader_id >= 0:
-            self.metadata = self.metadata.learn_leader(where, leader.leader_id, leader.leader_epoch)
-            if self.metadata.leader_of(where) is not None and where not in self._leaders().get(found.node_id, ()):
-                found.failed = False  # The response named the new leader.
+            self.metadata = self.metadata.learn_leader(partition, leader.leader_id, leader.leader_epoch)
+            if self.metadata.leader_of(partition) is not None and partition not in self._leaders().get(
+                effect.node_id, ()
+            ):
+                effect.failed = False  # The response named the new leader.
                 self._attend_leaders()
                 return
         self._stale_metadata = True
@@ -478,6 +480,6 @@ class SessionFetcher(ClusterScript):
     def _unassign_gone(self) -> None:
         """End the assignments of dropped partitions that no session holds any more."""
         dropped = self.reading.dropped
-        for where in [each for each in self.book.running if each in dropped] if dropped else ():
-            if all(where not in self.sessions[leader].handler.partitions for leader in self._leaders()):
-                self.book.end(where)
+        for partition in [each for each in self.book.running if each in dropped] if dropped else ():
+            if all(partition not in self.sessions[leader].handler.partitions for leader in self._leaders()):
+                self.book.end(partition)

@@ -391,10 +391,15 @@ class TransactionalClient(ABC):
         return [end, *spans, *current.rows]
 
     def send(
-        self, producer: TransactionalProducer, current: Open, where: TopicPartition, records: list[Record], first: int
+        self,
+        producer: TransactionalProducer,
+        current: Open,
+        partition: TopicPartition,
+        records: list[Record],
+        first: int,
     ) -> None:
         """Send values from number ``first`` on as part of the transaction."""
-        current.sent.append(Sent(producer.send(self.now_us, where, records), first))
+        current.sent.append(Sent(producer.send(self.now_us, partition, records), first))
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -456,13 +461,13 @@ class TransactionalWriter(TransactionalClient):
         plan = self.plan
         self._due_us = max(self.due_at_us() + plan.interval_us, self.now_us)
         for _ in range(plan.partitions_at_once):
-            where = plan.partitions[self._next_partition % len(plan.partitions)]
+            partition = plan.partitions[self._next_partition % len(plan.partitions)]
             self._next_partition += 1
             first, count = self.next_sequence, plan.records_per_partition
             self.next_sequence += count
-            records = self.records.make(where, first, count, self.journal.now.wall_ms)
-            self.send(producer, current, where, records, first)
-            current.rows += self.records.rows(self.process, current.operation.index, where, first, count)
+            records = self.records.make(partition, first, count, self.journal.now.wall_ms)
+            self.send(producer, current, partition, records, first)
+            current.rows += self.records.rows(self.process, current.operation.index, partition, first, count)
 
     def ended(self, current: Open) -> None:
         """Values are never sent again, whatever has become of them."""

@@ -46,16 +46,16 @@ class WorkerPipe(Pipe[int]):
     def piece(self, record: ConsumerRecord) -> int:
         return record.offset
 
-    def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
+    def done(self, partition: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
         return committed
 
     @property
     def is_empty(self) -> bool:
         return not any(self.waiting.values())
 
-    def settle(self, where: TopicPartition, offsets: Sequence[int]) -> None:
+    def settle(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
         """These are in a committed transaction. Nothing changes if they were dropped meanwhile."""
-        waiting = self.waiting.get(where)
+        waiting = self.waiting.get(partition)
         while waiting and waiting[0] <= offsets[-1]:
             waiting.popleft()
 
@@ -89,13 +89,13 @@ class WorkerWriter(TransactionalClient):
         assert identity is not None, "a transaction of a client that is no member"
         self._due_us = self.now_us + self.plan.interval_us
         self._taken = {
-            where: list(islice(offsets, RECORDS_PER_TRANSACTION))
-            for where, offsets in self.pipe.waiting.items()
+            partition: list(islice(offsets, RECORDS_PER_TRANSACTION))
+            for partition, offsets in self.pipe.waiting.items()
             if offsets
         }
-        for where, offsets in self._taken.items():
-            self._transform(producer, current, where, offsets)
-        after = {where: OffsetToCommit(offsets[-1] + 1) for where, offsets in self._taken.items()}
+        for partition, offsets in self._taken.items():
+            self._transform(producer, current, partition, offsets)
+        after = {partition: OffsetToCommit(offsets[-1] + 1) for partition, offsets in self._taken.items()}
         producer.send_offsets(after, identity)
         current.rows += [
             CommitRow(
@@ -105,7 +105,7 @@ class WorkerWriter(TransactionalClient):
                 identity.group_id,
                 identity.generation_id,
                 identity.member_id,
-                *where,
+                *partition,
                 each.offset,
                 each.leader_epoch,
                 -1,
@@ -113,13 +113,13 @@ class WorkerWriter(TransactionalClient):
                 None,
                 self.now_us,
             )
-            for where, each in after.items()
+            for partition, each in after.items()
         ]
 
     def _transform(
-        self, producer: TransactionalProducer, current: Open, where: TopicPartition, offsets: list[int]
+        self, producer: TransactionalProducer, current: Open, partition: TopicPartition, offsets: list[int]
     ) -> None:
-        target = TopicPartition(self.plan.target, where.partition % self.plan.target_partitions)
+        target = TopicPartition(self.plan.target, partition.partition % self.plan.target_partitions)
         wall_ms, first = self.journal.now.wall_ms, self.next_sequence
         self.next_sequence += len(offsets)
         values = [self.values.make(sequence) for sequence in range(first, self.next_sequence)]
@@ -131,7 +131,7 @@ class WorkerWriter(TransactionalClient):
                     self.process,
                     current.operation.index,
                     self.plan.member.group,
-                    *where,
+                    *partition,
                     offsets[start],
                     length,
                     *target,
@@ -145,8 +145,8 @@ class WorkerWriter(TransactionalClient):
         the worker resumes."""
         taken, self._taken = self._taken, {}
         if current.kind == "ok":
-            for where, offsets in taken.items():
-                self.pipe.settle(where, offsets)
+            for partition, offsets in taken.items():
+                self.pipe.settle(partition, offsets)
         elif current.kind == "info" or current.wants == NOTHING:
             self.reader.restart()
 

@@ -144,7 +144,7 @@ class FakeBroker:
 
     def __init__(self, topics: dict[str, int]) -> None:
         self.ids = {name: uuid.UUID(int=number + 1) for number, name in enumerate(topics)}
-        self.logs = {TopicPartition(name, each): FakeLog() for name, n in topics.items() for each in range(n)}
+        self.logs = {TopicPartition(name, number): FakeLog() for name, n in topics.items() for number in range(n)}
         self.sessions: dict[int, FakeSession] = {}
         self.requests: list[Request] = []
         self.next_id = 100
@@ -158,18 +158,18 @@ class FakeBroker:
         self.unknown: set[str] = set()
         self.configs: dict[str, dict[str, str | None]] = {}
 
-    def move(self, where: TopicPartition, node: int) -> None:
-        self.leaders[where] = node
-        self.epochs[where] += 1
+    def move(self, partition: TopicPartition, node: int) -> None:
+        self.leaders[partition] = node
+        self.epochs[partition] += 1
 
-    def hint(self, where: TopicPartition) -> LeaderIdAndEpoch | None:
-        found = self.redirects and where in self.elsewhere
-        return LeaderIdAndEpoch(self.leaders[where], self.epochs[where]) if found else None
+    def hint(self, partition: TopicPartition) -> LeaderIdAndEpoch | None:
+        found = self.redirects and partition in self.elsewhere
+        return LeaderIdAndEpoch(self.leaders[partition], self.epochs[partition]) if found else None
 
     def handle_at(self, node: int, request: Request) -> object:
         """Partitions that another node leads are refused."""
         self.nodes |= {*self.leaders.values()}
-        self.elsewhere = {where: NOT_LEADER for where, leader in self.leaders.items() if leader != node}
+        self.elsewhere = {partition: NOT_LEADER for partition, leader in self.leaders.items() if leader != node}
         return self.handle(request)
 
     def handle(self, request: Request) -> object:
@@ -250,13 +250,15 @@ class FakeBroker:
                     partitions=tuple(
                         ListOffsetsPartitionResponse(
                             partition_index=partition.partition_index,
-                            error_code=ErrorCode(self.elsewhere.get(where, 0)),
+                            error_code=ErrorCode(self.elsewhere.get(topic_partition, 0)),
                             offset=i64(
-                                self.logs[where].end if partition.timestamp == bodies.LATEST else self.logs[where].start
+                                self.logs[topic_partition].end
+                                if partition.timestamp == bodies.LATEST
+                                else self.logs[topic_partition].start
                             ),
                         )
                         for partition in topic.partitions
-                        for where in (TopicPartition(topic.name, partition.partition_index),)
+                        for topic_partition in (TopicPartition(topic.name, partition.partition_index),)
                     ),
                 )
                 for topic in body.topics
@@ -315,22 +317,22 @@ class FakeBroker:
 
     def topics_of(self, partitions: dict[TopicPartition, list[int]], full: bool) -> list[FetchTopicResponse]:
         topics: dict[str, list[PartitionData]] = {}
-        for where, state in partitions.items():
-            log, (offset, sent) = self.logs[where], state
+        for partition, state in partitions.items():
+            log, (offset, sent) = self.logs[partition], state
             is_out = offset < log.start or offset > log.end or offset >= log.readable_end
-            error = 1 if is_out else self.errors.get(where, 0)
-            error = self.elsewhere.get(where, error)
+            error = 1 if is_out else self.errors.get(partition, 0)
+            error = self.elsewhere.get(partition, error)
             records = b"" if error else log.read(offset)
             if full or records or error or sent != log.end:
                 data = PartitionData(
-                    where.partition,
+                    partition.partition,
                     error,
                     -1 if error else log.end,
                     log_start_offset=log.start,
                     records=records,
-                    current_leader=self.hint(where),
+                    current_leader=self.hint(partition),
                 )
-                topics.setdefault(where.topic, []).append(data)
+                topics.setdefault(partition.topic, []).append(data)
             state[1] = -1 if error else log.end
         if self.by_name:
             return [FetchTopicResponse(name, NO_TOPIC_ID, parts) for name, parts in topics.items()]

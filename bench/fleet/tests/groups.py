@@ -106,11 +106,11 @@ class GroupsBroker(FakeBroker):
 
     def grow_old(self, node: int) -> None:
         """Let the node learn nothing from now on. What it leads stays as it is."""
-        logs = {where: self._copy(where) for where, leader in self.leaders.items() if leader == node}
+        logs = {partition: self._copy(partition) for partition, leader in self.leaders.items() if leader == node}
         self.old[node] = OldView(self.epoch, dict(self.leaders), logs)
 
-    def _copy(self, where: TopicPartition) -> FakeLog:
-        log = self.logs[where]
+    def _copy(self, partition: TopicPartition) -> FakeLog:
+        log = self.logs[partition]
         return FakeLog(list(log.batches), log.end, log.start)
 
     def handle_at(self, node: int, request: Request) -> object:
@@ -349,34 +349,38 @@ class GroupWorld(FleetWorld):
             return OffsetCommitResponse1000(
                 topics=tuple(
                     OffsetCommitResponseTopic1000(
-                        name=where.topic,
+                        name=topic_partition.topic,
                         partitions=(
-                            OffsetCommitResponsePartition1000(partition_index=where.partition, error_code=code),
+                            OffsetCommitResponsePartition1000(
+                                partition_index=topic_partition.partition, error_code=code
+                            ),
                         ),
                     )
-                    for where, code in codes.items()
+                    for topic_partition, code in codes.items()
                 )
             )
         return OffsetCommitResponse(
             throttle_time=NO_WAIT,
             topics=tuple(
                 OffsetCommitResponseTopic(
-                    name=TopicName(where.topic),
+                    name=TopicName(topic_partition.topic),
                     partitions=(
-                        OffsetCommitResponsePartition(partition_index=i32(where.partition), error_code=ErrorCode(code)),
+                        OffsetCommitResponsePartition(
+                            partition_index=i32(topic_partition.partition), error_code=ErrorCode(code)
+                        ),
                     ),
                 )
-                for where, code in codes.items()
+                for topic_partition, code in codes.items()
             ),
         )
 
-    def _write(self, body: Any, where: TopicPartition, partition: Any, draft: bool) -> int:
+    def _write(self, body: Any, topic_partition: TopicPartition, partition: Any, draft: bool) -> int:
         offsets = self._group(body.group_id).offsets
         epoch = partition.metadata_epoch if draft else -1
-        if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
+        if draft and epoch < offsets.get(topic_partition, (0, 0, -1))[2]:
             return INVALID_METADATA_EPOCH
-        offsets[where] = (partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), epoch)
-        self.commits.append((self.now_us, body.member_id, where, partition.committed_offset, epoch))
+        offsets[topic_partition] = (partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), epoch)
+        self.commits.append((self.now_us, body.member_id, topic_partition, partition.committed_offset, epoch))
         return 0
 
     def offset_fetch(
@@ -395,26 +399,26 @@ class GroupWorld(FleetWorld):
             return OffsetFetchResponse1001(
                 topics=tuple(
                     OffsetFetchResponseTopic1001(
-                        name=where.topic,
+                        name=partition.topic,
                         partitions=(
                             OffsetFetchResponsePartition1001(
-                                partition_index=where.partition,
+                                partition_index=partition.partition,
                                 committed_offset=offset,
                                 committed_leader_epoch=leader_epoch,
                                 metadata_epoch=epoch,
                             ),
                         ),
                     )
-                    for where, (offset, leader_epoch, epoch) in found.items()
+                    for partition, (offset, leader_epoch, epoch) in found.items()
                 )
             )
         error = ErrorCode.unstable_offset_commit if wanted.group_id in self.fake.unstable else ErrorCode.none
         topics = tuple(
             OffsetFetchResponseTopics(
-                name=TopicName(where.topic),
+                name=TopicName(partition.topic),
                 partitions=(
                     OffsetFetchResponsePartitions(
-                        partition_index=i32(where.partition),
+                        partition_index=i32(partition.partition),
                         committed_offset=i64(offset),
                         committed_leader_epoch=i32(leader_epoch),
                         metadata="",
@@ -422,7 +426,7 @@ class GroupWorld(FleetWorld):
                     ),
                 ),
             )
-            for where, (offset, leader_epoch, _) in found.items()
+            for partition, (offset, leader_epoch, _) in found.items()
         )
         group = OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
         return OffsetFetchResponse(throttle_time=NO_WAIT, groups=(group,))

@@ -14,7 +14,7 @@ from bench.fleet.tests.conftest import FakeBroker, FleetWorld, read_offsets
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
 IDLE = TopicPartition("idle", 0)
 NODES = {IDLE: 0, HOT[0]: 0, HOT[1]: 1, HOT[2]: 1, HOT[3]: 2}
 
@@ -54,10 +54,10 @@ def finish(world: FleetWorld, load: KeyedProducer, subject: SessionFetcher) -> N
 
 
 def assert_all_read_once_in_order(world: FleetWorld, spread: FakeBroker, process: str, seeks: bool = False) -> None:
-    for where, offsets in read_offsets(world, process).items():
-        assert set(offsets) == set(range(spread.logs[where].end)), where
+    for partition, offsets in read_offsets(world, process).items():
+        assert set(offsets) == set(range(spread.logs[partition].end)), partition
         if not seeks:
-            assert offsets == sorted(set(offsets)), f"repeated or out of order in {where}"
+            assert offsets == sorted(set(offsets)), f"repeated or out of order in {partition}"
     assert set(HOT) <= set(read_offsets(world, process))
 
 
@@ -120,7 +120,7 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
     finish(world, load, subject)
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
     sent = [operation for operation in operations(world, "produce") if operation.type == "ok"]
-    assert sum(spread.logs[where].end for where in HOT) == 3 * len(sent), "a record was written twice or lost"
+    assert sum(spread.logs[partition].end for partition in HOT) == 3 * len(sent), "a record was written twice or lost"
     assert {operation.type for operation in operations(world, "produce")} == {"ok"}
     if redirects:
         requests = [operation for operation in operations(world, "metadata") if operation.process == subject.process]
@@ -140,8 +140,8 @@ def test_client_leaves_dead_leader_once_metadata_names_another(
     world.down.add(1)
     world.run(1)
     moved = world.now_us
-    for where in (HOT[1], HOT[2]):
-        spread.move(where, 2)
+    for partition in (HOT[1], HOT[2]):
+        spread.move(partition, 2)
     world.run(3)
     first = min(
         operation.complete_us
@@ -272,7 +272,10 @@ def test_final_reader_from_offsets_records_no_end(world: FleetWorld, settings: C
     world.run(10)
     assert not subject.unread
     assert len(world.rows("ends")) == len(HOT)
-    assert {where: offsets[0] for where, offsets in read_offsets(world, "second").items()} == {HOT[0]: 2, HOT[2]: 0}
+    assert {partition: offsets[0] for partition, offsets in read_offsets(world, "second").items()} == {
+        HOT[0]: 2,
+        HOT[2]: 0,
+    }
 
 
 @pytest.mark.parametrize("first", [IDLE, HOT[0]])

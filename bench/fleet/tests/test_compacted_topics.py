@@ -21,7 +21,9 @@ def test_tombstone_has_no_value_and_proves_itself() -> None:
     made = keyed(25).make(WHERE, 0, COUNT, 1)
     tombstones = [each for each in made if each.value is None]
     assert COUNT // 8 < len(tombstones) < COUNT // 2
-    assert [read_record(each.value, each.headers) for each in made] == [(WRITER, each, True) for each in range(COUNT)]
+    assert [read_record(each.value, each.headers) for each in made] == [
+        (WRITER, number, True) for number in range(COUNT)
+    ]
     (run,) = spans_of_batch(memoryview(build(made)), -1, COUNT - 1, 0)
     assert (run.writer, run.first_sequence, run.count, run.valid) == (WRITER, 0, COUNT, True)
 

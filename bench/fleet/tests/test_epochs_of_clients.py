@@ -19,7 +19,7 @@ from bench.fleet.tests.groups import GroupsBroker
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import MetadataEpochRow
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
 OLD, NEW, CUT_OFF = 5, 7, 2
 INTERVAL_US = 200_000
 Made: TypeAlias = Callable[[ClientSettings, bool], ClusterScript]

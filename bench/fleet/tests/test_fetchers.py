@@ -15,7 +15,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import END_OF_RUN_US, OperationRow
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
 IDLE = TopicPartition("idle", 0)
 
 
@@ -68,10 +68,10 @@ def test_every_variant_reads_everything_through_any_lost_frame(
     world.fault = nth_fetch(4, fate)
     subject = fetcher(variant, settings)
     live(world, settings, subject)
-    for where, offsets in read_offsets(world, subject.process).items():
-        assert set(offsets) == set(range(broker.logs[where].end)), where
+    for partition, offsets in read_offsets(world, subject.process).items():
+        assert set(offsets) == set(range(broker.logs[partition].end)), partition
         if variant != "rotating":
-            assert offsets == sorted(set(offsets)), f"repeated or out of order in {where}"
+            assert offsets == sorted(set(offsets)), f"repeated or out of order in {partition}"
     assert set(read_offsets(world, subject.process)) == {IDLE, *HOT}
     infos = [fetch for fetch in fetches(world) if fetch.type == "info"]
     assert len(infos) == (0 if fate is None else 1)

@@ -17,7 +17,7 @@ from reference_broker.client.offset_commits import OffsetToCommit
 from reference_broker.wire.apis import ApiKey
 from reports.rows import MembershipRow
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
 PLAN = MemberPlan(
     "",
     "g",
@@ -37,8 +37,8 @@ def settings() -> ClientSettings:
 @pytest.fixture
 def broker() -> GroupsBroker:
     broker = GroupsBroker({"hot": 4})
-    for where in HOT:
-        broker.leaders[where] = where.partition % 3
+    for partition in HOT:
+        broker.leaders[partition] = partition.partition % 3
     return broker
 
 
@@ -70,10 +70,10 @@ def all_read(world: GroupWorld, broker: GroupsBroker, members: list[GroupMember]
     """Return by partition which member read which offsets, in order of time."""
     found: dict[TopicPartition, list[int]] = {}
     for each in members:
-        for where, offsets in read_offsets(world, each.process).items():
-            found.setdefault(where, []).extend(offsets)
-    for where in HOT:
-        assert set(found[where]) == set(range(broker.logs[where].end)), where
+        for partition, offsets in read_offsets(world, each.process).items():
+            found.setdefault(partition, []).extend(offsets)
+    for topic_partition in HOT:
+        assert set(found[topic_partition]) == set(range(broker.logs[topic_partition].end)), topic_partition
     return found
 
 
@@ -104,9 +104,11 @@ def test_members_share_the_partitions_and_commit_all_that_they_read(
     found = all_read(world, broker, members)
     owners = {each.process: set(read_offsets(world, each.process)) for each in members}
     assert all(len(owner) >= 2 for owner in owners.values()), "one of them got nothing"
-    for where in HOT:
-        assert broker.groups["g"].offsets[where][0] == broker.logs[where].end
-        assert sorted(found[where]) == list(range(broker.logs[where].end)), "read twice although nothing was lost"
+    for partition in HOT:
+        assert broker.groups["g"].offsets[partition][0] == broker.logs[partition].end
+        assert sorted(found[partition]) == list(range(broker.logs[partition].end)), (
+            "read twice although nothing was lost"
+        )
     drafts = {row.draft for row in world.rows("commits")}
     assert drafts == {metadata_epoch}
     assert bool(world.rows("metadata_epochs")) is metadata_epoch
@@ -141,8 +143,8 @@ def test_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_t
     assert members[0].process in world.finished
     assert events(world, "left")
     finish(world, load, members[1])
-    for where, offsets in all_read(world, broker, members).items():
-        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+    for partition, offsets in all_read(world, broker, members).items():
+        assert sorted(offsets) == list(range(broker.logs[partition].end)), partition
 
 
 @pytest.mark.clause("F-8")
@@ -197,8 +199,8 @@ def test_revoked_partitions_are_not_read_during_commit(
     world.run(3)
     finish(world, load, *members)
     assert events(world, "revoked")
-    for where, offsets in all_read(world, broker, members).items():
-        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+    for partition, offsets in all_read(world, broker, members).items():
+        assert sorted(offsets) == list(range(broker.logs[partition].end)), partition
 
 
 @pytest.mark.thorough
@@ -210,13 +212,13 @@ def test_coordinator_that_moves_is_found_and_nothing_is_lost(
     world.run(1)
     broker.coordinator = 1
     world.down.add(0)
-    for where in HOT:
-        broker.move(where, 1 + where.partition % 2)
+    for partition in HOT:
+        broker.move(partition, 1 + partition.partition % 2)
     world.run(5)
     world.down.clear()
     finish(world, load, *members)
     all_read(world, broker, members)
-    assert all(broker.groups["g"].offsets[where][0] == broker.logs[where].end for where in HOT)
+    assert all(broker.groups["g"].offsets[partition][0] == broker.logs[partition].end for partition in HOT)
     calls = [row for row in world.rows("operations") if row.f in ("offset_commit", "heartbeat")]
     assert {call.node for call in calls if call.type == "ok"} == {0, 1}
 
@@ -291,8 +293,8 @@ def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(
     world.run(2)
     assert read_offsets(world, second.process) != {}
     finish(world, load, second)
-    for where, offsets in all_read(world, broker, [first, second]).items():
-        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+    for partition, offsets in all_read(world, broker, [first, second]).items():
+        assert sorted(offsets) == list(range(broker.logs[partition].end)), partition
 
 
 @pytest.mark.clause("M-7")
@@ -342,8 +344,8 @@ def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(
     assert not world.rows("memberships")
     assert {row.kind for row in world.rows("commits")} == {"stored", "loaded"}
     if guarded:
-        for where, offsets in all_read(world, broker, [first, second]).items():
-            assert sorted(offsets) == list(range(broker.logs[where].end)), where
+        for partition, offsets in all_read(world, broker, [first, second]).items():
+            assert sorted(offsets) == list(range(broker.logs[partition].end)), partition
 
 
 def test_earlier_owner_stores_nothing_outside_any_more() -> None:
@@ -363,8 +365,8 @@ def test_temporary_client_restarts_from_committed_offset(
     world.run(4)
     finish(world, load, one)
     assert len(events(world, "left")) >= 2
-    for where, offsets in all_read(world, broker, [one]).items():
-        assert sorted(offsets) == list(range(broker.logs[where].end)), where
+    for partition, offsets in all_read(world, broker, [one]).items():
+        assert sorted(offsets) == list(range(broker.logs[partition].end)), partition
 
 
 def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(
@@ -433,7 +435,7 @@ def test_committed_offsets_are_read_once_more_at_the_end(
         for row in world.rows("commits")
         if row.kind == "fetched" and row.process == last.process
     }
-    committed = {("g", where.partition): broker.logs[where].end for where in HOT}
+    committed = {("g", partition.partition): broker.logs[partition].end for partition in HOT}
     assert {key: each.offset for key, each in found.items()} == {**committed, ("other", 0): -1}
     assert {(each.generation, each.member_id, each.draft) for each in found.values()} == {(-1, "", False)}
     commits_us = max(row.at_us for row in world.rows("commits") if row.kind == "commit")

@@ -90,7 +90,7 @@ class JanitorBroker(FakeBroker):
         return response(request.body)
 
     def producers(self, body: DescribeProducersRequest) -> DescribeProducersResponse:
-        def partition_response(where: TopicPartition) -> PartitionResponse:
+        def partition_response(partition: TopicPartition) -> PartitionResponse:
             states = tuple(
                 ProducerState(
                     producer_id=ProducerId(each.producer_id),
@@ -100,10 +100,10 @@ class JanitorBroker(FakeBroker):
                     coordinator_epoch=i32(each.coordinator_epoch),
                     current_txn_start_offset=i64(each.start_offset),
                 )
-                for each in self.held.get(where, ())
+                for each in self.held.get(partition, ())
             )
             return PartitionResponse(
-                partition_index=i32(where.partition), error_code=ErrorCode.none, active_producers=states
+                partition_index=i32(partition.partition), error_code=ErrorCode.none, active_producers=states
             )
 
         return DescribeProducersResponse(
@@ -285,7 +285,9 @@ def test_stray_writes_transaction_unknown_to_coordinator(world: FleetWorld, admi
     assert len(ends) == len(runs) >= 3
     assert {(end.requested_end, end.outcome, end.error) for end in ends} == {("nothing", "failed", "not_added")}
     assert len({end.transactional_id for end in ends}) == len({end.producer_id for end in ends}) == len(ends)
-    written = {(where, read_header(batch).producer_id) for where, log in admin.logs.items() for batch in log.batches}
+    written = {
+        (partition, read_header(batch).producer_id) for partition, log in admin.logs.items() for batch in log.batches
+    }
     assert {(TopicPartition(run.topic, run.partition), run.producer_id) for run in runs} == written
     assert all(read_header(batch).is_transactional for log in admin.logs.values() for batch in log.batches)
     operations: list[OperationRow] = [row for row in world.rows("operations") if row.f == "transaction"]

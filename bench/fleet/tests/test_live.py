@@ -100,7 +100,7 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path: Path, bootstr
         assert commit["error"] is None
         ends[commit["group"], commit["partition"]] = commit["offset"]
     for group in ("eager", "cooperative", "outside"):
-        assert {where: ends[group, where] for where in range(4)} == dict(acked), group
+        assert {number: ends[group, number] for number in range(4)} == dict(acked), group
 
 
 @pytest.mark.live

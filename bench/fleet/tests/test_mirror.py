@@ -16,7 +16,7 @@ from bench.fleet.values import read_value
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.records.record import read_records
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
 TARGET = 3
 
 
@@ -34,16 +34,16 @@ class TwoClusters(GroupWorld):
         else:
             super().send(behaviour, request)
 
-    def copied(self, where: TopicPartition) -> list[tuple[str, int]]:
+    def copied(self, partition: TopicPartition) -> list[tuple[str, int]]:
         """(writer, sequence) of each record in the target."""
         values = [
-            read_value(record.value) for batch in self.target.logs[where].batches for record in read_records(batch)
+            read_value(record.value) for batch in self.target.logs[partition].batches for record in read_records(batch)
         ]
         return [(value.writer, value.sequence) for value in values]
 
-    def written(self, where: TopicPartition) -> list[tuple[str, int]]:
+    def written(self, partition: TopicPartition) -> list[tuple[str, int]]:
         values = [
-            read_value(record.value) for batch in self.broker.logs[where].batches for record in read_records(batch)
+            read_value(record.value) for batch in self.broker.logs[partition].batches for record in read_records(batch)
         ]
         return [(value.writer, value.sequence) for value in values]
 
@@ -56,8 +56,8 @@ def settings() -> ClientSettings:
 @pytest.fixture
 def world() -> TwoClusters:
     broker = GroupsBroker({"hot": 4})
-    for where in HOT:
-        broker.leaders[where] = where.partition % 3
+    for partition in HOT:
+        broker.leaders[partition] = partition.partition % 3
     return TwoClusters(broker)
 
 
@@ -98,9 +98,9 @@ def test_every_record_is_copied_once_in_order_and_then_committed(
     world.start(load, one)
     world.run(2)
     finish(world, load, one)
-    for where in HOT:
-        assert world.copied(where) == world.written(where) != []
-        assert world.fake.groups["mirror"].offsets[where][0] == world.broker.logs[where].end
+    for partition in HOT:
+        assert world.copied(partition) == world.written(partition) != []
+        assert world.fake.groups["mirror"].offsets[partition][0] == world.broker.logs[partition].end
     rows = [row for row in world.rows("copies") if row.partition == 0]
     assert sum(row.count for row in rows) == world.broker.logs[HOT[0]].end
     assert all(row.source_offset == row.target_offset for row in rows)
@@ -116,13 +116,13 @@ def test_nothing_is_committed_that_the_target_has_not_acknowledged(
     world.run(0.5)
     world.target.errors = dict.fromkeys(HOT, 5)
     world.run(2)
-    for where in HOT:
-        assert world.fake.groups["mirror"].offsets[where][0] <= world.target.logs[where].end
-        assert world.target.logs[where].end < world.broker.logs[where].end
+    for partition in HOT:
+        assert world.fake.groups["mirror"].offsets[partition][0] <= world.target.logs[partition].end
+        assert world.target.logs[partition].end < world.broker.logs[partition].end
     world.target.errors = {}
     finish(world, load, one)
-    for where in HOT:
-        assert world.copied(where) == world.written(where)
+    for partition in HOT:
+        assert world.copied(partition) == world.written(partition)
 
 
 @pytest.mark.thorough
@@ -135,8 +135,8 @@ def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(
     world.start(second)
     world.run(2)
     finish(world, load, first, second)
-    for where in HOT:
-        assert sorted(world.copied(where)) == sorted(world.written(where))
+    for partition in HOT:
+        assert sorted(world.copied(partition)) == sorted(world.written(partition))
     assert {row.process for row in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
 
 
@@ -153,11 +153,11 @@ def test_target_is_read_at_end_into_own_table(
     world.run(5)
     assert reader.unread == {}
     assert {name: len(world.rows(name)) for name in before} == before
-    for where in HOT:
-        mine = [row for row in world.rows("target_runs") if row.partition == where.partition]
+    for partition in HOT:
+        mine = [row for row in world.rows("target_runs") if row.partition == partition.partition]
         values = [(each.writer, each.first_sequence + step) for each in mine for step in range(each.count)]
-        assert values == world.copied(where)
-        assert [each.first_offset for each in mine if not each.count] == [world.target.logs[where].end]
+        assert values == world.copied(partition)
+        assert [each.first_offset for each in mine if not each.count] == [world.target.logs[partition].end]
 
 
 @pytest.mark.clause("M-15")

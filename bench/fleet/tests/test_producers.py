@@ -22,8 +22,8 @@ from reference_broker.records.record import read_records
 from reference_broker.wire.apis import ApiKey
 from reports.rows import OperationRow, SpanRow
 
-HOT = tuple(TopicPartition("hot", each) for each in range(4))
-IDLE = tuple(TopicPartition("idle", each) for each in range(2))
+HOT = tuple(TopicPartition("hot", number) for number in range(4))
+IDLE = tuple(TopicPartition("idle", number) for number in range(2))
 OF_A_WEEK: dict[str, str | None] = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
 
 
@@ -57,13 +57,13 @@ def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
     """(writer's sequence as CRC-checked value) per partition, from the log itself."""
     reader = BatchReader()
     values_read: list[tuple[str, int]] = []
-    for where, log in broker.logs.items():
+    for partition, log in broker.logs.items():
         for batch in log.batches:
             header = next(iter(iterate(batch)))[1]
             values_read.extend(
-                (run.writer, run.first_sequence + each)
-                for run in reader.read(where, [TakenBatch(header, memoryview(batch), 0)])
-                for each in range(run.count)
+                (run.writer, run.first_sequence + number)
+                for run in reader.read(partition, [TakenBatch(header, memoryview(batch), 0)])
+                for number in range(run.count)
             )
     return values_read
 
@@ -266,15 +266,15 @@ def test_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     assert subject.process in world.finished
     assert not subject.unread
     ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
-    assert {where: (end.log_start_offset, end.high_watermark) for where, end in ends.items()} == {
-        where: (log.start, log.end) for where, log in broker.logs.items()
+    assert {partition: (end.log_start_offset, end.high_watermark) for partition, end in ends.items()} == {
+        partition: (log.start, log.end) for partition, log in broker.logs.items()
     }
     read: dict[TopicPartition, list[int]] = {}
     for row in world.rows("runs"):
         if row.kind == "read":
             where = TopicPartition(row.topic, row.partition)
             read.setdefault(where, []).extend(range(row.first_offset, row.first_offset + row.count))
-    assert read == {where: list(range(log.start, log.end)) for where, log in broker.logs.items() if log.end}
+    assert read == {partition: list(range(log.start, log.end)) for partition, log in broker.logs.items() if log.end}
     assert {each.f for each in world.rows("operations")} >= {"final_read", "list_offsets"}
 
 
@@ -383,7 +383,9 @@ def test_description_is_retried_with_backoff_while_others_are_read(
     ends = {(row.topic, row.partition): row for row in world.rows("ends")}
     assert ends[HOT[2]].retention_ms == 604_800_000
     assert (
-        max(end.end_us for where, end in ends.items() if where != HOT[2]) < started_us + 500_000 < ends[HOT[2]].end_us
+        max(end.end_us for partition, end in ends.items() if partition != HOT[2])
+        < started_us + 500_000
+        < ends[HOT[2]].end_us
     )
     assert 4 <= descriptions(broker) <= 8
 
@@ -393,8 +395,8 @@ def test_partition_waiting_for_description_delays_no_other_leader(
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[0]].start = 1
-    for where in HOT[1:]:
-        broker.move(where, 1)
+    for partition in HOT[1:]:
+        broker.move(partition, 1)
     assert last_look(world, settings).missed == "hot could not be described"
     assert len(world.rows("ends")) == len(HOT) + len(IDLE)
 
@@ -451,7 +453,7 @@ def test_final_reader_notes_a_topic_that_does_not_exist_any_more(
     found = {TopicPartition(row.topic, row.partition): (row.high_watermark, row.error) for row in world.rows("ends")}
     assert found == {
         **dict.fromkeys(IDLE, (0, "UNKNOWN_TOPIC_OR_PARTITION")),
-        **{where: (broker.logs[where].end, None) for where in HOT},
+        **{partition: (broker.logs[partition].end, None) for partition in HOT},
     }
 
 

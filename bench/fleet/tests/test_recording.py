@@ -35,7 +35,7 @@ def operation(
 
 def test_parquet_files_have_recorded_rows_with_relative_times(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "worker-0"), "worker-0", ORIGIN, batch_rows=2)
-    rows = [operation(each, 10, 20, 1_000_020 + each) for each in range(5)]
+    rows = [operation(number, 10, 20, 1_000_020 + number) for number in range(5)]
     run = SpanRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
     position = PositionRow("p", 0, "hot", 1, 7, 10, 10, 0, None)
     assignment = AssignmentRow("p", "hot", 1, ORIGIN + 4, END_OF_RUN_US, 0)
@@ -44,7 +44,7 @@ def test_parquet_files_have_recorded_rows_with_relative_times(tmp_path: Path) ->
     recorder.close(Now(ORIGIN + 2_000_000, 0))
     read = pq.read_table(tmp_path / "history" / "operations-worker-0.parquet").to_pylist()
     assert [(each["index"], each["intended_us"], each["complete_us"]) for each in read] == [
-        (each, 10, 1_000_020 + each) for each in range(5)
+        (number, 10, 1_000_020 + number) for number in range(5)
     ]
     [kept] = pq.read_table(tmp_path / "history" / "assignments-worker-0.parquet").to_pylist()
     assert (kept["from_us"], kept["until_us"]) == (4, END_OF_RUN_US)
@@ -144,7 +144,7 @@ def _indexes(run_dir: Path, table: str, progress: Progress) -> list[int]:
 
 def test_live_figures_are_those_of_the_last_whole_seconds() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
-    quick = [operation(each, 1_000_000, 1_000_000, 1_001_000) for each in range(99)]
+    quick = [operation(number, 1_000_000, 1_000_000, 1_001_000) for number in range(99)]
     slow = operation(99, 1_500_000, 1_500_000, 1_900_000)
     recorder.record(
         [operation(1000, 100, 100, 900_000), *quick, slow, operation(1001, 4_000_000, 4_000_000, 4_000_100)]

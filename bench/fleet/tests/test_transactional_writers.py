@@ -17,7 +17,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import OperationRow, SpanRow, TransactionRow
 
-PARTITIONS = tuple(TopicPartition("foo", each) for each in range(2))
+PARTITIONS = tuple(TopicPartition("foo", number) for number in range(2))
 TIMEOUT_US = 3_000_000
 
 
@@ -97,8 +97,8 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
     assert len(there) == sum(there.values()), "a value is there twice"
     for row in (each for each in played.rows if isinstance(each, SpanRow)):
         made = {
-            played.writer.records.values.make(each)
-            for each in range(row.first_sequence, row.first_sequence + row.count)
+            played.writer.records.values.make(index)
+            for index in range(row.first_sequence, row.first_sequence + row.count)
         }
         shown = len({each.decode("latin-1") for each in made} & there.keys())
         expected = {"ok": (row.count,), "fail": (0,), "info": (0, row.count)}[types[row.index]]

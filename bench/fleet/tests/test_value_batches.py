@@ -28,8 +28,8 @@ def makers(draw: st.DrawFn) -> ValueMaker:
 
 def by_record(values: ValueMaker, first: int, count: int, keys: list[bytes], wall_ms: int = 7) -> list[Record]:
     return [
-        Record(timestamp_ms=wall_ms, key=keys[each % len(keys)] if keys else None, value=values.make(each))
-        for each in range(first, first + count)
+        Record(timestamp_ms=wall_ms, key=keys[number % len(keys)] if keys else None, value=values.make(number))
+        for number in range(first, first + count)
     ]
 
 

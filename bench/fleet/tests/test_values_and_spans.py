@@ -74,14 +74,14 @@ parts = st.builds(
 def records(spans: list[ValueSpan]) -> list[tuple[int, int, str, int, bool]]:
     return [
         (
-            span.first_offset + each,
+            span.first_offset + number,
             span.producer_id,
             span.writer,
-            span.first_sequence + each if span.writer else -1,
+            span.first_sequence + number if span.writer else -1,
             span.valid,
         )
         for span in spans
-        for each in range(span.count)
+        for number in range(span.count)
     ]
 
 
@@ -101,7 +101,7 @@ def test_tail_of_a_span_holds_its_records_from_an_offset_on(span: ValueSpan, off
 def batch(first: int, count: int, writer: str = "producer-1", producer_id: int = 5, base_offset: int = 0) -> bytes:
     make = ValueMaker(writer, 60).make
     return build(
-        [Record(timestamp_ms=1, key=b"k", value=make(first + each)) for each in range(count)],
+        [Record(timestamp_ms=1, key=b"k", value=make(first + number)) for number in range(count)],
         base_offset=base_offset,
         producer_id=producer_id,
         producer_epoch=0,
@@ -134,8 +134,8 @@ def test_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_re
 
 def test_reader_remembers_a_bounded_number_of_batches() -> None:
     reader = BatchReader(capacity=3)
-    for each in range(10):
-        reader.read(WHERE, [taken(batch(each * 2, 2, base_offset=each * 2))])
+    for number in range(10):
+        reader.read(WHERE, [taken(batch(number * 2, 2, base_offset=number * 2))])
     assert len(reader._found) == 3
 
 

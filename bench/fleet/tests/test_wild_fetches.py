@@ -34,7 +34,7 @@ def played(count: int) -> list[WildFetch]:
     for number in range(count):
         request = fetches.next_request(number % 2, TOPIC_ID, (4, 5, 6))
         requests.append(request)
-        data = [PartitionData(each, 0, 50) for each in range(3)]
+        data = [PartitionData(index, 0, 50) for index in range(3)]
         session_id = request.body.session_id or number + 1
         response = FetchResponse(0, session_id, [FetchTopicResponse("hot", TOPIC_ID, data)])
         fetches.responded(request, None if number % 5 == 0 else response)

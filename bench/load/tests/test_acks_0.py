@@ -46,14 +46,14 @@ class Forgetful(Sink):
             before = self._batches
             time.sleep(0.3)
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         self._batches += 1
         if self._batches in self._ends_at:
             raise ConnectionAbortedError
         if not self._loses or self._batches % self._loses:
-            for span in BatchReader().read(where, [TakenBatch(read_header(batch), memoryview(batch), 0)]):
-                self.taken.add(*where, span.writer, span.first_sequence, span.count, span.valid)
-        return super().append(where, batch)
+            for span in BatchReader().read(partition, [TakenBatch(read_header(batch), memoryview(batch), 0)]):
+                self.taken.add(*partition, span.writer, span.first_sequence, span.count, span.valid)
+        return super().append(partition, batch)
 
 
 def produced(sink: Forgetful, batches: int, records_per_s: float = 0.0) -> tuple[Sent, list[Settled]]:

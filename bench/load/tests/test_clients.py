@@ -76,7 +76,7 @@ class Library:
         records, self.records = self.records, []
         return records, []
 
-    def lag(self, where: TopicPartition, position: int) -> int:  # noqa: ARG002
+    def lag(self, partition: TopicPartition, position: int) -> int:  # noqa: ARG002
         return len(self.records)
 
     def close(self) -> None:

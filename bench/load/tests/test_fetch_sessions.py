@@ -37,10 +37,10 @@ class SessionSink(Sink):
         self._epoch = 0
         self._held: dict[TopicPartition, FetchPartition] = {}
 
-    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
-        if where.partition not in BUSY or offset >= self._end:
-            return b"", self._end if where.partition in BUSY else 0
-        return super().read(where, offset)[0], self._end
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
+        if partition.partition not in BUSY or offset >= self._end:
+            return b"", self._end if partition.partition in BUSY else 0
+        return super().read(partition, offset)[0], self._end
 
     def _fetch(self, request: FetchRequest) -> FetchResponse:
         self.requests.append(request)
@@ -64,7 +64,7 @@ class SessionSink(Sink):
             )
         topics = request.topics
         if not is_full:
-            held = [each for where, each in self._held.items() if self.read(where, each.fetch_offset)[0]]
+            held = [each for partition, each in self._held.items() if self.read(partition, each.fetch_offset)[0]]
             topics = [FetchTopic("t", NO_TOPIC_ID, held)] if held else []
         response = replace(super()._fetch(FetchRequest(topics=topics)), session_id=self.opened)
         if not response.responses:

@@ -32,20 +32,20 @@ class Member:
     """A reader in a thread, and what it has read of each partition."""
 
     def __init__(self, target: LoadTarget, name: str, group_id: str) -> None:
-        self.offsets: dict[TopicPartition, set[int]] = {where: set() for where in WHERE}
+        self.offsets: dict[TopicPartition, set[int]] = {partition: set() for partition in WHERE}
         self.repeated = 0
         self.errors: list[str] = []
         self.reader = GroupLoadReader(ReadPlan(name, WHERE, group_id=group_id), target.bootstrap, self._take)
         self._thread = threading.Thread(target=self.reader.run)
         self._thread.start()
 
-    def _take(self, each: Taken) -> None:
-        if each.error:
-            self.errors.append(each.error)
-        for span in each.spans:
+    def _take(self, taken: Taken) -> None:
+        if taken.error:
+            self.errors.append(taken.error)
+        for span in taken.spans:
             offsets = set(range(span.first_offset, span.first_offset + span.count))
-            self.repeated += len(offsets & self.offsets[each.where])
-            self.offsets[each.where] |= offsets
+            self.repeated += len(offsets & self.offsets[taken.where])
+            self.offsets[taken.where] |= offsets
 
     def count(self) -> int:
         return sum(map(len, self.offsets.values()))

@@ -163,8 +163,8 @@ def by_spark(
 
     rows = [(run, *row.values()) for run, events in enumerate(histories) for row in rows_of(events)]
     schema = StructType([StructField("run", LongType()), *struct_type(SPANS).fields])
-    found = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once, compacted_keys)
-    return [asdict(found.get(run, LoadCounts())) for run in range(len(histories))]
+    counts = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once, compacted_keys)
+    return [asdict(counts.get(run, LoadCounts())) for run in range(len(histories))]
 
 
 def expected(events: Sequence[Event], exactly_once: bool, compacted_keys: int = 0) -> dict[str, Any]:

@@ -226,7 +226,7 @@ def test_each_client_is_of_one_worker_and_none_has_more_than_users(
         transform=Transform(instances=3),
         workers=workers,
     )
-    dealt = [worker_plans(spec, each) for each in range(workers)]
+    dealt = [worker_plans(spec, number) for number in range(workers)]
     found = [
         *(plan.process for own, _, _, _ in dealt for plan in own),
         *(plan.process for _, own, _, _ in dealt for _, plan in own),

@@ -36,12 +36,12 @@ class Log(Sink):
 
     def __init__(self, fault: Callable[[int], int | str] = lambda _: 0) -> None:
         super().__init__(SinkPlan(len(WHERE)))
-        self.spans: dict[TopicPartition, list[tuple[int, int]]] = {where: [] for where in WHERE}
+        self.spans: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in WHERE}
         self.batches = 0
         self._fault = fault
         self._kept: dict[tuple[TopicPartition, int], list[tuple[int, int, int]]] = {}
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         header = read_header(batch)
         self.batches += 1
         fault = self._fault(self.batches)
@@ -49,18 +49,18 @@ class Log(Sink):
             raise ConnectionAbortedError
         if isinstance(fault, int) and fault:
             return fault, -1
-        kept = self._kept.setdefault((where, header.producer_id), [])
+        kept = self._kept.setdefault((partition, header.producer_id), [])
         if header.base_sequence >= 0:
             for first, count, base in kept[-5:]:
                 if (first, count) == (header.base_sequence, header.record_count):
                     return 0, base
             if kept and add_sequence(kept[-1][0], kept[-1][1]) != header.base_sequence:
                 return int(ErrorCode.out_of_order_sequence_number), -1
-        error, base = super().append(where, batch)
+        error, base = super().append(partition, batch)
         kept.append((header.base_sequence, header.record_count, base))
-        (span,) = BatchReader().read(where, [TakenBatch(header, memoryview(batch), 0)])
+        (span,) = BatchReader().read(partition, [TakenBatch(header, memoryview(batch), 0)])
         assert span.valid
-        self.spans[where].append((span.first_sequence, span.count))
+        self.spans[partition].append((span.first_sequence, span.count))
         if fault == "after":
             raise ConnectionAbortedError
         return error, base
@@ -88,12 +88,12 @@ def test_each_batch_is_written_once_and_in_the_order_of_its_partition() -> None:
     log = Log()
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 200)
     assert {end.kind for end in ends} == {"ok"}
-    for where in WHERE:
-        settled = [(end.first_sequence, end.count) for end in ends if end.where == where]
-        assert settled == log.spans[where]
+    for partition in WHERE:
+        settled = [(end.first_sequence, end.count) for end in ends if end.where == partition]
+        assert settled == log.spans[partition]
         assert [first for first, _ in settled] == sorted(first for first, _ in settled)
         assert [first for first, _ in settled] == [
-            where.partition * SEQUENCES + BATCH_RECORDS * number for number in range(len(settled))
+            partition.partition * SEQUENCES + BATCH_RECORDS * number for number in range(len(settled))
         ]
 
 
@@ -113,10 +113,10 @@ def test_failures_lose_repeat_and_reorder_nothing(faults: list[int | str]) -> No
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 150)
     assert {end.kind for end in ends} == {"ok"}
     assert len(ends) >= 150
-    for where in WHERE:
-        written = [first for first, _ in log.spans[where]]
+    for partition in WHERE:
+        written = [first for first, _ in log.spans[partition]]
         assert written == sorted(set(written))
-        assert written == sorted(end.first_sequence for end in ends if end.where == where)
+        assert written == sorted(end.first_sequence for end in ends if end.where == partition)
 
 
 def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
@@ -186,13 +186,13 @@ def test_reader_verifies_all_values() -> None:
         reader = LoadReader(ReadPlan("r", WHERE, from_offset=7), address, take)
         reader.run()
     assert {each.error for each in taken} == {None}
-    for where in WHERE:
-        spans = [span for each in taken if each.where == where for span in each.spans]
+    for partition in WHERE:
+        spans = [span for each in taken if each.where == partition for span in each.spans]
         assert {(span.writer, span.first_sequence, span.count, span.valid) for span in spans} == {
             (READ_WRITER, 0, BATCH_RECORDS, True)
         }
         assert [span.first_offset for span in spans] == [7 + BATCH_RECORDS * number for number in range(len(spans))]
-        assert reader.position(where) == spans[-1].first_offset + BATCH_RECORDS
+        assert reader.position(partition) == spans[-1].first_offset + BATCH_RECORDS
 
 
 @pytest.mark.live
@@ -215,68 +215,68 @@ class Store(Sink):
 
     def __init__(self, plant: Callable[["Store", TopicPartition, bytes, int], bool], delay_s: float = 0.0) -> None:
         super().__init__(SinkPlan(len(WHERE)))
-        self.logs: dict[TopicPartition, list[bytes]] = {where: [] for where in WHERE}
+        self.logs: dict[TopicPartition, list[bytes]] = {partition: [] for partition in WHERE}
         self.held: list[bytes] = []
         self._plant = plant
         self._delay_s = delay_s
         self._number = 0
         self._lock = threading.Lock()
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         if self._delay_s:
             time.sleep(self._delay_s)
         with self._lock:
             self._number += 1
-            base = self.end(where)
-            if not self._plant(self, where, bytes(batch), self._number):
-                self.keep(where, bytes(batch))
+            base = self.end(partition)
+            if not self._plant(self, partition, bytes(batch), self._number):
+                self.keep(partition, bytes(batch))
         return 0, base
 
-    def keep(self, where: TopicPartition, batch: bytes) -> None:
+    def keep(self, partition: TopicPartition, batch: bytes) -> None:
         header = read_header(batch)
-        self.logs[where].append(patched_prefix(header, self.end(where), 0) + batch[16:])
+        self.logs[partition].append(patched_prefix(header, self.end(partition), 0) + batch[16:])
 
-    def end(self, where: TopicPartition) -> int:
-        return read_header(self.logs[where][-1]).last_offset + 1 if self.logs[where] else 0
+    def end(self, partition: TopicPartition) -> int:
+        return read_header(self.logs[partition][-1]).last_offset + 1 if self.logs[partition] else 0
 
-    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
         with self._lock:
-            batches = [each for each in self.logs[where] if read_header(each).last_offset >= offset]
-            return b"".join(batches[:20]), self.end(where)
+            batches = [each for each in self.logs[partition] if read_header(each).last_offset >= offset]
+            return b"".join(batches[:20]), self.end(partition)
 
 
-def lost(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
+def lost(store: Store, partition: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
     return number == PLANTED_BATCH
 
 
-def repeated(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
+def repeated(store: Store, partition: TopicPartition, batch: bytes, number: int) -> bool:
     if number == PLANTED_BATCH:
-        store.keep(where, batch)
+        store.keep(partition, batch)
     return False
 
 
-def reordered(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
-    if where == WHERE[0] and number >= PLANTED_BATCH and not store.held:
+def reordered(store: Store, partition: TopicPartition, batch: bytes, number: int) -> bool:
+    if partition == WHERE[0] and number >= PLANTED_BATCH and not store.held:
         store.held.append(batch)
         return True
-    if where == WHERE[0] and len(store.held) == 1:
+    if partition == WHERE[0] and len(store.held) == 1:
         store.held.append(batch)
-        store.keep(where, batch)
-        store.keep(where, store.held[0])
+        store.keep(partition, batch)
+        store.keep(partition, store.held[0])
         return True
     return False
 
 
-def damaged(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
+def damaged(store: Store, partition: TopicPartition, batch: bytes, number: int) -> bool:
     if number != PLANTED_BATCH:
         return False
     body = bytearray(batch[HEADER_BYTES:])
     body[40] ^= 1
-    store.keep(where, sealed(read_header(batch), bytes(body)))
+    store.keep(partition, sealed(read_header(batch), bytes(body)))
     return True
 
 
-def healthy(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
+def healthy(store: Store, partition: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
     return False
 
 
@@ -301,7 +301,10 @@ def judged(store: Store, batches: int = 60) -> tuple[Findings, list[Settled]]:
         reading.start()
         producer.run()
         deadline = time.monotonic() + LIMIT_S
-        while any(reader.position(where) < store.end(where) for where in WHERE) and time.monotonic() < deadline:
+        while (
+            any(reader.position(partition) < store.end(partition) for partition in WHERE)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         reader.stop()
         reading.join()
@@ -339,9 +342,9 @@ class LateFetches(Sink):
     def __init__(self) -> None:
         super().__init__(SinkPlan(1, batch_records=BATCH_RECORDS, read_batches=1))
 
-    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
+    def read(self, partition: TopicPartition, offset: int) -> tuple[bytes, int]:
         time.sleep(0.1)
-        return super().read(where, offset)
+        return super().read(partition, offset)
 
 
 def test_response_that_was_requested_before_a_seek_is_dropped() -> None:

@@ -84,13 +84,13 @@ class Stuck(Sink):
         self._error_code = error_code
         self._taken = 0
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         self._taken += 1
         if self._taken > len(WHERE) and not self.released.is_set():
             if self._error_code:
                 return self._error_code, -1
             self.released.wait(30)
-        return super().append(where, batch)
+        return super().append(partition, batch)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ class Sizes(Sink):
         self.sequences: set[int] = set()
         self._batches = 0
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         self._batches += 1
         if self._batches % 10 == 0:
             return 6, -1  # NOT_LEADER_OR_FOLLOWER
@@ -131,7 +131,7 @@ class Sizes(Sink):
             self.sizes[len(record.value or b"")] += 1
             self.sequences.add(read_value(record.value).sequence)
             assert record.headers == RecordHeaders(count=2, size=5).pairs
-        return super().append(where, batch)
+        return super().append(partition, batch)
 
 
 def test_producer_sends_the_sizes_and_headers_of_its_plan() -> None:

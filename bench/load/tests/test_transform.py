@@ -125,9 +125,9 @@ class Stage:
         self.client.prepare()
         self.client.run()
 
-    def _taken(self, each: Taken) -> None:
-        if each.error:
-            self.errors.append(each.error)
+    def _taken(self, taken: Taken) -> None:
+        if taken.error:
+            self.errors.append(taken.error)
 
     def _ended(self, committed: bool, *_: int) -> None:
         self.committed += committed
@@ -241,12 +241,12 @@ class Slow(Sink):
         super().__init__(SinkPlan(partitions=1))
         self.timestamps_ms: list[int] = []
 
-    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+    def append(self, partition: TopicPartition, batch: Buffer) -> tuple[int, int]:
         header = read_header(batch)
         self.timestamps_ms.append(header.max_timestamp_ms)
         if len(self.timestamps_ms) == 1:
             time.sleep(0.3)
-        return super().append(where, batch)
+        return super().append(partition, batch)
 
 
 @pytest.mark.parametrize("stamps_due_time", [True, False])
@@ -271,7 +271,7 @@ def test_timestamp_is_the_intended_send_time(stamps_due_time: bool) -> None:
 
 
 def test_batch_is_made_again_from_where_the_reader_begins() -> None:
-    records = [Record(timestamp_ms=1_000 + each, key=b"k", value=b"v%d" % each) for each in range(5)]
+    records = [Record(timestamp_ms=1_000 + number, key=b"k", value=b"v%d" % number) for number in range(5)]
     data = build(records, base_offset=10, producer_id=1, producer_epoch=0, base_sequence=3)
     batch = ProducerBatch(OUTPUT[0], 7, 2, 40, 5)
     for from_offset, values in ((10, [b"v0", b"v1", b"v2", b"v3", b"v4"]), (12, [b"v2", b"v3", b"v4"])):

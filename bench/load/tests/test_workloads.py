@@ -233,7 +233,9 @@ def test_keys_take_turns() -> None:
 
 def spec(**fields: object) -> LoadSpec:
     topics = int(str(fields.get("topics", 1)))
-    return spec_of(workload_of(fields, "w", "w"), TARGET, LoadOptions(), [f"t{each}" for each in range(topics)], Path())
+    return spec_of(
+        workload_of(fields, "w", "w"), TARGET, LoadOptions(), [f"t{number}" for number in range(topics)], Path()
+    )
 
 
 def test_each_reader_of_a_subscription_has_partitions_of_its_own() -> None:

@@ -62,7 +62,7 @@ def sent(folder: Path, content: bytes, name: str = "part.parquet", program: str 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 19, (1 << 19) + 1, 1_700_000])
 def test_file_goes_in_bounded_parts_one_after_the_other(tmp_path: Path, size: int) -> None:
-    content = bytes(each % 251 for each in range(size))
+    content = bytes(number % 251 for number in range(size))
     transfer = sent(tmp_path, content)
     assert transfer["error"] == ""
     assert (tmp_path / "there" / "part.parquet").read_bytes() == content

@@ -155,8 +155,8 @@ def _go(name: str) -> Callable[[str], None]:
 def _javascript(name: str) -> Callable[[str], None]:
     def write(bootstrap: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            for each in (FOLDER / "js").iterdir():
-                (Path(folder) / each.name).write_bytes(each.read_bytes())
+            for path in (FOLDER / "js").iterdir():
+                (Path(folder) / path.name).write_bytes(path.read_bytes())
             subprocess.run(["npm", "install", "--silent"], cwd=folder, check=True, timeout=LIMIT_S)
             command = ["node", "main.mjs", name, bootstrap, TOPIC]
             subprocess.run(command, cwd=folder, check=True, timeout=LIMIT_S)

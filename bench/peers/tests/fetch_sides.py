@@ -82,7 +82,7 @@ class FetchSide:
 
     def create(self, name: str, partitions: int) -> None:
         """Create a topic with a replica on each node."""
-        nodes = tuple(BrokerId(each) for each in range(len(self.connections)))
+        nodes = tuple(BrokerId(number) for number in range(len(self.connections)))
         placed = tuple(
             CreatableReplicaAssignment(partition_index=i32(index), broker_ids=nodes) for index in range(partitions)
         )

@@ -105,10 +105,10 @@ class Walk:
         self._settle(where)
         return f"{where} ends at {self.ends[where]}"
 
-    def _settle(self, where: tuple[str, int]) -> None:
+    def _settle(self, partition: tuple[str, int]) -> None:
         if self.nodes > 1:
             for side in self.sides:
-                side.await_replicas(*where, self.starts[where], self.ends[where])
+                side.await_replicas(*partition, self.starts[partition], self.ends[partition])
 
     def _create(self, name: str) -> str:
         for index in range(TOPICS[name]):
@@ -164,7 +164,7 @@ class Walk:
             random.choice(LIMITS) if limited else ALL,
             random.choice([0] * 30 + [1]),
             node,
-            random.choice(["", *(f"rack-{each}" for each in range(self.nodes + 1))]) if self.nodes > 1 else "",
+            random.choice(["", *(f"rack-{number}" for number in range(self.nodes + 1))]) if self.nodes > 1 else "",
         )
 
     def take(self, spec: FetchSpec) -> list[FetchReply]:

@@ -225,8 +225,8 @@ class ReferenceMember(GroupMemberThread):
             consumer.commit()
         except CommitError as refused:
             self.committed |= {
-                where.partition: refused.result.offsets[where].offset
-                for where, error in refused.result.errors.items()
+                partition.partition: refused.result.offsets[partition].offset
+                for partition, error in refused.result.errors.items()
                 if not error
             }
             return  # The others are read again by their present owners.

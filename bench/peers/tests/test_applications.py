@@ -113,8 +113,8 @@ def _verifiable(nodes: ThreeNodes, folder: Path) -> tuple[list[Kill], list[str]]
         kills.append(killer.kill_leader(GROUPS, 0))
         nodes.whole(TOPIC, PARTITIONS)
         producer.stop()
-        found = read_committed(nodes.bootstrap, TOPIC, PARTITIONS)
-        total = sum(map(len, found.values()))
+        committed = read_committed(nodes.bootstrap, TOPIC, PARTITIONS)
+        total = sum(map(len, committed.values()))
         problems: list[str] = []
         try:
             until(lambda: consumer.count('"record_data"') >= total, END_LIMIT_S, f"the consumer's {total} records")
@@ -123,10 +123,10 @@ def _verifiable(nodes: ThreeNodes, folder: Path) -> tuple[list[Kill], list[str]]
         consumer.stop()
         acknowledged = [event["value"] for event in producer.events("producer_send_success")]
         failed = [event["value"] for event in producer.events("producer_send_error")]
-        read = [(value or b"").decode() for rows in found.values() for _, value in rows]
+        read = [(value or b"").decode() for rows in committed.values() for _, value in rows]
         consumed = {(event["partition"], event["offset"]): event["value"] for event in consumer.events("record_data")}
     problems += [f"{len(failed)} failed: {failed[:3]}"] if failed else []
-    problems += delivery_problems(acknowledged, read, [*acknowledged, *failed]) + order_problems(found)
+    problems += delivery_problems(acknowledged, read, [*acknowledged, *failed]) + order_problems(committed)
     problems += [
         f"consumer: {delivery_problem}"
         for delivery_problem in delivery_problems(acknowledged, list(consumed.values()), read)
@@ -174,8 +174,10 @@ def test_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: P
     habits = ("--transaction-size", str(PER_TRANSACTION), "--consumer-group", "copiers", "--group-mode")
     aborts = ("--enable-random-aborts", "--use-group-metadata", "--input-partition", "-1")
     copiers = [
-        Application(f"copier-{each}", tmp_path, COPIER, (*topics, *habits, *aborts, "--transactional-id", f"id-{each}"))
-        for each in range(2)
+        Application(
+            f"copier-{number}", tmp_path, COPIER, (*topics, *habits, *aborts, "--transactional-id", f"id-{number}")
+        )
+        for number in range(2)
     ]
     with copiers[0], copiers[1]:
 
@@ -202,7 +204,7 @@ def test_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: P
 def _committed(nodes: ThreeNodes, group: str, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": nodes.bootstrap, "group.id": group, "log_level": 0})
     try:
-        wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(PARTITIONS)]
+        wanted = [confluent_kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
         return {each.partition: each.offset for each in consumer.committed(wanted, timeout=LIMIT_S)}
     finally:
         consumer.close()

@@ -64,7 +64,7 @@ DIFFERENT = {
 def batches(new_producer: Callable[[], int]) -> Iterator[tuple[str, bytes, str | None]]:
     """Yield each batch with its name, and with the transactional ID that its request has."""
     now_ms = int(time.time() * 1000)
-    records = [Record(timestamp_ms=now_ms, key=b"k%d" % each, value=b"v" * 50) for each in range(3)]
+    records = [Record(timestamp_ms=now_ms, key=b"k%d" % number, value=b"v" * 50) for number in range(3)]
     for codec in (Compression.NONE, Compression.GZIP):
         plain = build(records, compression=codec)
         for field, values in FIELDS.items():
@@ -88,8 +88,8 @@ def responses_of(port: int) -> dict[str, list[str]]:
     numbers = iter(range(1000, 10_000))
     with connect(port) as connection:
         for topic, configs in TOPICS.items():
-            wanted = create_topics_request([new_topic(topic, 1, 1, configs)], TIMEOUT_MS)
-            connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted)
+            topics_request = create_topics_request([new_topic(topic, 1, 1, configs)], TIMEOUT_MS)
+            connection.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, topics_request)
             for name, data, transactional_id in batches(lambda: next(numbers)):
                 found.setdefault(f"{topic}/{name}", []).append(_error(connection, topic, data, transactional_id))
     return found

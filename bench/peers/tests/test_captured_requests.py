@@ -25,10 +25,10 @@ def requests(path: Path, topic_id: bytes = b"") -> Iterator[tuple[str, Request]]
     while position < len(data):
         end = position + 4 + int.from_bytes(data[position : position + 4], "big")
         frame, position = data[position + 4 : end], end
-        wanted = _decoded(frame).topics[0]
-        if not wanted.topic:
-            assert frame.count(wanted.topic_id) == 1
-            frame = frame.replace(wanted.topic_id, topic_id or wanted.topic_id)
+        topic = _decoded(frame).topics[0]
+        if not topic.topic:
+            assert frame.count(topic.topic_id) == 1
+            frame = frame.replace(topic.topic_id, topic_id or topic.topic_id)
         event = decode(1, memoryview(frame), SERVED)
         yield event.client_id, event
 

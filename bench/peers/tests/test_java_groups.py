@@ -128,7 +128,7 @@ def test_java_and_every_library_in_one_group(tools: JavaTools, group_node: Broke
             member.start()
         try:
             until("each has one", lambda: [each.owned for each in members] == [1] * len(members), LIMIT_S)
-            tools.produce("mixed", [f"{each}:x{each}" for each in range(200)], "none", *_KEYED)
+            tools.produce("mixed", [f"{number}:x{number}" for number in range(200)], "none", *_KEYED)
             until("all is read", lambda: sum(len(each.read) for each in members) + len(lines) >= 200, LIMIT_S)
         finally:
             for member in members:

@@ -227,7 +227,7 @@ def test_indexes_pass_the_dump_tool(written: Path) -> None:
     """Of closed segments and, after a clean stop, of the active one: sane, and true of the log beside them."""
     segments = written / "rolled-0"
     indexes = sorted(segments.glob("*index"))
-    assert {index.name.partition(".")[0] for index in indexes} == {each.stem for each in segments.glob("*.log")}
+    assert {index.name.partition(".")[0] for index in indexes} == {path.stem for path in segments.glob("*.log")}
     shown = dump_segments(indexes)
     assert DUMP_COMPLAINTS.search(shown) is None
     assert shown.count("offset: ") > 10 * len(indexes)

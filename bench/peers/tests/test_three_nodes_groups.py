@@ -77,8 +77,8 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
         return {
-            each: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, each), timeout=LIMIT_S)[1]
-            for each in range(PARTITIONS)
+            number: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=LIMIT_S)[1]
+            for number in range(PARTITIONS)
         }
     finally:
         consumer.close()
@@ -87,7 +87,7 @@ def _ends(bootstrap: str, topic: str) -> dict[int, int]:
 def _committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        wanted = [confluent_kafka.TopicPartition(topic, each) for each in range(PARTITIONS)]
+        wanted = [confluent_kafka.TopicPartition(topic, number) for number in range(PARTITIONS)]
         return {each.partition: each.offset for each in consumer.committed(wanted, timeout=LIMIT_S)}
     finally:
         consumer.close()
@@ -132,7 +132,7 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...])
 )
 def test_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[GroupMemberThread], protocol: str) -> None:
     group = f"{kind.__name__}-{protocol}"
-    members = tuple(kind(nodes.bootstrap, group, group, protocol, f"{group}-{each}") for each in range(2))
+    members = tuple(kind(nodes.bootstrap, group, group, protocol, f"{group}-{number}") for number in range(2))
     _play(nodes, group, members)
 
 

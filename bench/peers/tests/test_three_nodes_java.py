@@ -84,7 +84,7 @@ def test_console_tools_lose_nothing_when_leaders_are_killed(nodes: ThreeNodes, t
     sent: list[str] = []
     for number in range(KILLS):
         killed = nodes.kill_leader("console", number % PARTITIONS)
-        values = [f"{number}-{each:04d}" for each in range(EACH)]
+        values = [f"{number}-{index:04d}" for index in range(EACH)]
         tools.produce("console", values)
         sent += values
         nodes.bring_back(killed)

@@ -69,7 +69,7 @@ def values(node: NodeAddress, topic: str, committed: bool = True, quiet_polls: i
     )
     values_read: list[bytes] = []
     with BlockingConsumer(config) as reader:
-        reader.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
+        reader.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
         quiet = 0
         while quiet < quiet_polls:
             batch = reader.poll(400)

@@ -62,17 +62,17 @@ def test_readers_of_committed_records_see_neither_aborted_ones_nor_those_of_a_fe
 ) -> None:
     first = producer(node.bootstrap, "one")
     for number in range(3):
-        writes(first, topic, *(b"committed-%d-%d" % (number, each) for each in range(6)))
-    writes(first, topic, *(b"aborted-%d" % each for each in range(6)), commits=False)
+        writes(first, topic, *(b"committed-%d-%d" % (number, index) for index in range(6)))
+    writes(first, topic, *(b"aborted-%d" % index for index in range(6)), commits=False)
     second = producer(node.bootstrap, "one")
     with pytest.raises(confluent_kafka.KafkaException) as fenced:
         writes(first, topic, b"fenced")
     assert fenced.value.args[0].fatal()
     writes(second, topic, b"second")
-    wanted = sorted([b"committed-%d-%d" % (number, each) for number in range(3) for each in range(6)] + [b"second"])
+    wanted = sorted([b"committed-%d-%d" % (number, index) for number in range(3) for index in range(6)] + [b"second"])
     assert reads(node.bootstrap, topic, len(wanted)) == wanted
     everything = reads(node.bootstrap, topic, len(wanted) + 6, "read_uncommitted")
-    assert {each for each in everything if each.startswith(b"aborted")} == {b"aborted-%d" % each for each in range(6)}
+    assert {each for each in everything if each.startswith(b"aborted")} == {b"aborted-%d" % index for index in range(6)}
 
 
 @pytest.mark.clause("X-8", "X-14")

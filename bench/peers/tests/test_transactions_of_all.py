@@ -167,10 +167,10 @@ def _await_commits(writers: list[WriterThread]) -> None:
         raise AssertionError(f"{failure}: {found}") from failure
 
 
-def _judge(found: readers.Found, writers: list[WriterThread]) -> None:
+def _judge(result: readers.Found, writers: list[WriterThread]) -> None:
     """Assert that committed values are in each partition once and in order, aborted ones in none, and others in all or
     none."""
-    values = {partition: [value for _, value in rows] for partition, rows in found.items()}
+    values = {partition: [value for _, value in rows] for partition, rows in result.items()}
     for writer in writers:
         own = {partition: [row for row in rows if row in writer.outcomes] for partition, rows in values.items()}
         assert own[0] == own[1]

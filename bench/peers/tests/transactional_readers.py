@@ -39,7 +39,7 @@ def write_end(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def _gather(partitions: int, poll: Callable[[], list[tuple[int, int, bytes]]]) -> Found:
-    found: Found = {each: [] for each in range(partitions)}
+    found: Found = {number: [] for number in range(partitions)}
     deadline = time.monotonic() + LIMIT_S
     while not all(rows and rows[-1][1] == END for rows in found.values()):
         assert time.monotonic() < deadline, f"no end: { ({each: rows[-1:] for each, rows in found.items()}) }"
@@ -57,7 +57,7 @@ def librdkafka(bootstrap: str, topic: str, partitions: int, isolation: str) -> F
             "isolation.level": isolation,
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in range(partitions)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
 
     def poll() -> list[tuple[int, int, bytes]]:
         messages = [each for each in consumer.consume(1000, 0.2) if each.error() is None]
@@ -73,7 +73,7 @@ def kafka_python(bootstrap: str, topic: str, partitions: int, isolation: str) ->
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap.split(","), enable_auto_commit=False, isolation_level=isolation
     )
-    where = [kafka.TopicPartition(topic, each) for each in range(partitions)]
+    where = [kafka.TopicPartition(topic, number) for number in range(partitions)]
     consumer.assign(where)
     consumer.seek_to_beginning(*where)
 
@@ -95,7 +95,7 @@ def aiokafka_(bootstrap: str, topic: str, partitions: int, isolation: str) -> Fo
                 bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level=isolation
             )
             await made.start()
-            where = [aiokafka.TopicPartition(topic, each) for each in range(partitions)]
+            where = [aiokafka.TopicPartition(topic, number) for number in range(partitions)]
             made.assign(where)
             await made.seek_to_beginning(*where)
             return made
@@ -117,7 +117,7 @@ def reference(bootstrap: str, topic: str, partitions: int, isolation: str) -> Fo
     nodes = tuple(NodeAddress(-1, host, int(port)) for host, port in (each.split(":") for each in bootstrap.split(",")))
     settings = FetchSettings(read_committed=isolation == COMMITTED)
     with BlockingConsumer(ConsumerConfig(nodes, metadata_epoch=False, fetch=settings)) as consumer:
-        consumer.assign([TopicPartition(topic, each) for each in range(partitions)])
+        consumer.assign([TopicPartition(topic, number) for number in range(partitions)])
 
         def poll() -> list[tuple[int, int, bytes]]:
             return [(each.partition, each.offset, each.value or b"") for each in consumer.poll(200)]

@@ -187,8 +187,8 @@ class AiokafkaProducer(Producer):
             self._runner.run(asyncio.wait_for(self._producer.stop(), 2))
         self._runner.close()
 
-    def _run(self, wanted: Coroutine[Any, Any, object]) -> None:
-        self._runner.run(asyncio.wait_for(wanted, LIMIT_S))
+    def _run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        self._runner.run(asyncio.wait_for(coroutine, LIMIT_S))
 
 
 class ReferenceProducer(Producer):

@@ -453,7 +453,7 @@ def of_partition(at: ProbeContext) -> None:
 def of_response(at: ProbeContext) -> None:
     """The limit of the response holds for all partitions together."""
     topic, data = _log(at, partitions=3)
-    results = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
+    results = rows(fetch(at, topic, *(wanted(number) for number in range(3)), max_bytes=4 * len(data)))
     total = sum(len(result.records or b"") for result in results.values())
     at.expect("batches of all partitions", sum(len(headers(result)) for result in results.values()), 4)
     at.expect("bytes within the limit", total <= 4 * len(data), True)
@@ -464,7 +464,7 @@ def order_of_request(at: ProbeContext) -> None:
     """The limit is spent in the order of the request, so that a client can let no partition starve."""
     topic, data = _log(at, partitions=3)
     results = rows(fetch(at, topic, wanted(2), wanted(0), wanted(1), max_bytes=3 * len(data)))
-    at.expect("batches of partitions 0, 1, 2", [_batches(results, each) for each in range(3)], [0, 0, 3])
+    at.expect("batches of partitions 0, 1, 2", [_batches(results, number) for number in range(3)], [0, 0, 3])
 
 
 def _batches(response: Mapping[int, PartitionData], partition: int) -> int:

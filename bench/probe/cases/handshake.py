@@ -141,7 +141,7 @@ def beyond_range_has_range(at: ProbeContext) -> None:
     response = _beyond(at, _highest(at) + 1)
     (count,) = struct.unpack_from(">i", response, 6)
     rows = [
-        struct.unpack_from(">hhh", response, 10 + 6 * each) for each in range(min(count, (len(response) - 10) // 6))
+        struct.unpack_from(">hhh", response, 10 + 6 * number) for number in range(min(count, (len(response) - 10) // 6))
     ]
     own = [(low, high) for key, low, high in rows if key == API_VERSIONS]
     at.expect("range of ApiVersions", own, [at.broker.versions[API_VERSIONS]])

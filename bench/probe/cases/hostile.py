@@ -226,7 +226,7 @@ def not_utf_8(at: ProbeContext) -> None:
 def many_topics(at: ProbeContext) -> None:
     """Ten thousand topics that do not exist are all returned as unknown, or the request is refused. Others are
     served."""
-    names = [{"name": f"crucible-probe-none-{each}"} for each in range(10_000)]
+    names = [{"name": f"crucible-probe-none-{number}"} for number in range(10_000)]
     version = at.version(METADATA)
     request, _ = at.main.encoded(METADATA, version, {"topics": names, "allow_auto_topic_creation": False})
     at.main.send_bytes(request.frame, "Metadata of 10,000 topics")
@@ -238,7 +238,7 @@ def many_topics(at: ProbeContext) -> None:
 def many_partitions(at: ProbeContext) -> None:
     """Twenty thousand partitions that do not exist are all returned as unknown, or the request is refused. Others are
     served."""
-    partitions = [{"partition_index": each, "timestamp": -1} for each in range(1, 20_001)]
+    partitions = [{"partition_index": number, "timestamp": -1} for number in range(1, 20_001)]
     wanted = {"replica_id": -1, "topics": [{"name": at.topic().name, "partitions": partitions}]}
     version = at.version(LIST)
     request, _ = at.main.encoded(LIST, version, wanted)

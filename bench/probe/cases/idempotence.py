@@ -50,7 +50,7 @@ def send(
     at: ProbeContext, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
 ) -> ProducePartitionResponse:
     """Write one batch with this sequence."""
-    values = [b"%d" % (sequence + each) for each in range(count)]
+    values = [b"%d" % (sequence + number) for number in range(count)]
     data = batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
     return produce(at, topic, data, partition)
 

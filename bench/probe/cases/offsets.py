@@ -29,7 +29,7 @@ def _log(at: ProbeContext, compression: Compression = Compression.NONE) -> Topic
     """A log of two batches with records at 0, 10, 20 and 30, 40, 50 ms after BEGAN_MS."""
     topic = at.topic(configs=FOR_EVER)
     for first in (0, 3):
-        made = [Record(timestamp_ms=BEGAN_MS + 10 * each, value=b"v") for each in range(first, first + 3)]
+        made = [Record(timestamp_ms=BEGAN_MS + 10 * number, value=b"v") for number in range(first, first + 3)]
         write(at, topic, build(made, compression=compression))
     return topic
 

@@ -364,7 +364,7 @@ def no_timestamp(at: ProbeContext) -> None:
 
 def _compression(codec: Compression) -> ProbeCase:
     def play(at: ProbeContext) -> None:
-        topic, sent = at.topic(), [b"value %d" % each * 20 for each in range(10)]
+        topic, sent = at.topic(), [b"value %d" % number * 20 for number in range(10)]
         write(at, topic, batch(*sent, compression=codec))
         result = fetch_one(at, topic)
         at.expect("codec of the batch", [header.compression for header in headers(result)], [int(codec)])

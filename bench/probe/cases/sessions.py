@@ -97,7 +97,7 @@ def ids_differ(at: ProbeContext) -> None:
 def incremental(at: ProbeContext) -> None:
     """The session's ID and next epoch: the response has only what changed, and repeats the ID."""
     topic = at.topic(3)
-    session = ProbeSession(at, topic, *(wanted(each) for each in range(3)))
+    session = ProbeSession(at, topic, *(wanted(number) for number in range(3)))
     _empty(at, session.next())
     write(at, topic, batch(b"new"), partition=1)
     response = session.next()
@@ -285,7 +285,7 @@ def error_stays(at: ProbeContext) -> None:
 def no_starving(at: ProbeContext) -> None:
     """Where each response has room for one partition, all get their turn."""
     topic = at.topic(3)
-    session = ProbeSession(at, topic, *(wanted(each) for each in range(3)))
+    session = ProbeSession(at, topic, *(wanted(number) for number in range(3)))
     for index in range(3):
         write(at, topic, batch(b"v"), partition=index)
     served = set()
@@ -405,9 +405,9 @@ def rack(at: ProbeContext) -> None:
     session = ProbeSession(at, topic, rack_id="a-rack")
     at.expect("preferred replica", rows(session.first)[0].preferred_read_replica, -1)
     write(at, topic, batch(b"a"))
-    found = rows(session.next(rack_id="a-rack"))[0]
-    at.expect("preferred replica of the incremental fetch", found.preferred_read_replica, -1)
-    at.expect("values", values(found), [b"a"])
+    row = rows(session.next(rack_id="a-rack"))[0]
+    at.expect("preferred replica of the incremental fetch", row.preferred_read_replica, -1)
+    at.expect("values", values(row), [b"a"])
 
 
 @case(

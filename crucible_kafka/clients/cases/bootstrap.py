@@ -190,7 +190,7 @@ def moved_node(at: Play) -> None:
     before, after = at.forwarder(leader), at.forwarder(leader)
     before.open()
     kafka.advertise("127.0.0.1", before.port, leader)
-    others = ",".join(kafka.node(each).address for each in range(3) if each != leader)
+    others = ",".join(kafka.node(number).address for number in range(3) if number != leader)
     consumer = at.consumer(bootstrap=others, metadata_max_age_ms=SHORT_AGE_MS)
     consumer.assign(topic)
     at.reads(consumer, at.write(topic))

@@ -54,11 +54,11 @@ class EndlessServer(RawServer):
 def _peak_mb(client: Client) -> float:
     """Return the sum of the peaks of resident memory of the client's processes, in MB; 0 where /proc has none."""
     peak_kb = 0
-    for each in Path("/proc").glob("[0-9]*"):
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
-            group = int((each / "stat").read_text().rpartition(")")[2].split()[2])
+            group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
             if group == client.process.pid:
-                lines = (each / "status").read_text().splitlines()
+                lines = (path / "status").read_text().splitlines()
                 peak_kb += next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     return peak_kb / 1000
 
@@ -78,14 +78,14 @@ def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, 
     if of_data:
         next_fetch(consumer)
     else:
-        consumer.poll_until(lambda: any(each.fired for each in rules), bound_s)
+        consumer.poll_until(lambda: any(rule.fired for rule in rules), bound_s)
     written = at.write(topic, 5)
     ended = consumer.poll_until(lambda: consumer.errors or set(written) <= set(consumer.values), bound_s)
-    at.require(any(each.fired for each in rules), "No such response was sent")
+    at.require(any(rule.fired for rule in rules), "No such response was sent")
     if bounds_memory:
         _judge_memory(at, consumer, before_mb)
     at.progress("the records, or an error", ended, bound_s, "3 x request_timeout_ms")
-    at.data("values read", [each for each in consumer.values if each not in (*first, *written)], [])
+    at.data("values read", [value for value in consumer.values if value not in (*first, *written)], [])
     if not consumer.errors:
         at.reads(consumer, written, from_record=len(first))
 

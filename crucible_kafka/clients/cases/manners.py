@@ -52,7 +52,7 @@ def _metadata_per_s(at: Play, consumer: Consumer) -> int:
     for each API."""
 
     def count() -> Counter[str]:
-        return Counter(each.api for each in at.frames(consumer.name) if each.is_request)
+        return Counter(frame.api for frame in at.frames(consumer.name) if frame.is_request)
 
     before, began_s = count(), time.monotonic()
     _watch(consumer, lambda: 0)
@@ -65,9 +65,9 @@ def _metadata_per_s(at: Play, consumer: Consumer) -> int:
 def _cpu_s(client: Client) -> float:
     """Return the processor time of the client's processes, in seconds; 0 where /proc has none."""
     ticks = 0
-    for each in Path("/proc").glob("[0-9]*"):
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
-            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
             if int(fields[2]) == client.process.pid:
                 ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -125,8 +125,8 @@ def leaderless(at: Play) -> None:
 
 def _leaderless(topic: Any) -> Any:
     partitions = [
-        replace(each, leader_id=type(each.leader_id)(NO_LEADER), error_code=ErrorCode.leader_not_available)
-        for each in topic.partitions
+        replace(partition, leader_id=type(partition.leader_id)(NO_LEADER), error_code=ErrorCode.leader_not_available)
+        for partition in topic.partitions
     ]
     return replace(topic, partitions=tuple(partitions))
 
@@ -158,7 +158,7 @@ def session_closed(at: Play) -> None:
     consumer.poll_until(lambda: session_of(consumer.exchanges("Fetch")), consumer.bound_s())
     at.supported(session_of(consumer.exchanges("Fetch")), "The client opens no fetch sessions")
     consumer.close()
-    open_now = [each for each in at.kafka.sessions() if each.client_id == consumer.name]
+    open_now = [session for session in at.kafka.sessions() if session.client_id == consumer.name]
     at.wire("sessions that are left", len(open_now), 0)
 
 
@@ -185,7 +185,7 @@ def idle(at: Play) -> None:
     closed.wait_fired()
     producer.send(topic, "after")
     at.writes(producer)
-    connections = {each.request.connection for each in producer.exchanges("Produce")}
+    connections = {exchange.request.connection for exchange in producer.exchanges("Produce")}
     at.require(len(connections) > 1, "The client's connection was not closed")
     at.data("values acknowledged", producer.acknowledged, ["before", "after"])
     at.error("errors of the application", producer.errors, [])
@@ -205,8 +205,10 @@ def versions(at: Play) -> None:
     at.reads(consumer, ["a", "b", "c"])
     offered = _offered(consumer)
     at.require(offered, "The client has requested no ApiVersions")
-    frames = [each for name in (producer.name, consumer.name) for each in at.frames(name) if each.is_request]
-    above = {f"{each.api} {each.version}" for each in frames if each.version > offered.get(each.api, each.version)}
+    frames = [frame for name in (producer.name, consumer.name) for frame in at.frames(name) if frame.is_request]
+    above = {
+        f"{frame.api} {frame.version}" for frame in frames if frame.version > offered.get(frame.api, frame.version)
+    }
     at.wire("requests above what is offered", sorted(above), [])
     at.error("errors of the application", [*producer.errors, *consumer.errors], [])
 
@@ -214,7 +216,11 @@ def versions(at: Play) -> None:
 def _offered(client: Client) -> dict[str, int]:
     """Return the highest version of each API that the client was offered. ApiVersions is left out: its first request
     is a guess."""
-    bodies = [each.response.body for each in client.exchanges("ApiVersions") if each.response and each.response.body]
-    highest = {each["api_key"]: each["max_version"] for body in bodies for each in body["api_keys"]}
+    bodies = [
+        exchange.response.body
+        for exchange in client.exchanges("ApiVersions")
+        if exchange.response and exchange.response.body
+    ]
+    highest = {key["api_key"]: key["max_version"] for body in bodies for key in body["api_keys"]}
     names = {int(key): api_name(key) for key in ApiKey}
     return {names[key]: top for key, top in highest.items() if key in names and key != ApiKey.API_VERSIONS}

@@ -82,10 +82,10 @@ def handle(
     requested = tuple(by_id.values())
     by_position: dict[int, OffsetFetchResponseGroup] = {}
 
-    def settled(at: int, error: Error, found: list[FetchedOffset]) -> None:
-        by_position[at] = _group(requested[at], error, found, call.api_version)
+    def settled(at: int, error: Error, offsets: list[FetchedOffset]) -> None:
+        by_position[at] = _group(requested[at], error, offsets, call.api_version)
         if len(by_position) == len(requested):
-            groups = tuple(by_position[each] for each in range(len(requested)))
+            groups = tuple(by_position[number] for number in range(len(requested)))
             call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=groups))
 
     if not requested:
@@ -139,22 +139,22 @@ def _group(
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics, error_code=code)
 
 
-def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
-    commit = found.commit
+def _partition(offset: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    commit = offset.commit
     return OffsetFetchResponsePartitions(
-        partition_index=i32(found.partition),
+        partition_index=i32(offset.partition),
         committed_offset=i64(NOTHING if commit is None else commit.offset),
         committed_leader_epoch=i32(NOTHING if commit is None else commit.leader_epoch),
         metadata="" if commit is None else commit.metadata,
-        error_code=ErrorCode.unstable_offset_commit if found.is_unstable else error,
+        error_code=ErrorCode.unstable_offset_commit if offset.is_unstable else error,
     )
 
 
-def _by_topic(found: Iterable[FetchedOffset], named: Iterable[str] = ()) -> dict[str, list[FetchedOffset]]:
+def _by_topic(offsets: Iterable[FetchedOffset], named: Iterable[str] = ()) -> dict[str, list[FetchedOffset]]:
     """A topic that is ``named`` without partitions is in the response, too."""
     topics: dict[str, list[FetchedOffset]] = {name: [] for name in named}
-    for one in found:
-        topics.setdefault(one.topic, []).append(one)
+    for offset in offsets:
+        topics.setdefault(offset.topic, []).append(offset)
     return topics
 
 
@@ -201,13 +201,13 @@ def _as_the_page(
     return OffsetFetchResponse1000(topics=topics, error_code=int(error))
 
 
-def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1001:
-    commit = found.commit
+def _draft_partition(offset: FetchedOffset) -> OffsetFetchResponsePartition1001:
+    commit = offset.commit
     return OffsetFetchResponsePartition1001(
-        partition_index=found.partition,
+        partition_index=offset.partition,
         committed_offset=NOTHING if commit is None else commit.offset,
         committed_leader_epoch=NOTHING if commit is None else commit.leader_epoch,
         metadata_epoch=NO_METADATA_EPOCH if commit is None else commit.metadata_epoch,
         metadata="" if commit is None else commit.metadata,
-        error_code=int(ErrorCode.unstable_offset_commit if found.is_unstable else ErrorCode.none),
+        error_code=int(ErrorCode.unstable_offset_commit if offset.is_unstable else ErrorCode.none),
     )

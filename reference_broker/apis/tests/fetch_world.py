@@ -351,15 +351,15 @@ class FetchWorld:
         self,
         session_id: int = 0,
         number: int = 0,
-        wanted: Mapping[tuple[str, int], int | FetchPartition] | None = None,
+        partitions: Mapping[tuple[str, int], int | FetchPartition] | None = None,
         **fields: Any,
     ) -> FakeCall:
         """Fetch in the first revision. Number 0 is a full request, unless ``fetch_type`` says otherwise."""
         fields.setdefault("fetch_type", FULL_FETCH if number == 0 else INCREMENTAL_FETCH)
-        return self.fetch(session_id, number, wanted, version=1000, **fields)
+        return self.fetch(session_id, number, partitions, version=1000, **fields)
 
-    def open_session(self, wanted: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
-        call = self.fetch(0, 0, wanted, **fields)
+    def open_session(self, partitions: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
+        call = self.fetch(0, 0, partitions, **fields)
         self.pass_ms(0)  # a large one takes slices
         response = call.response
         assert response.error_code == 0

@@ -120,12 +120,12 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         follower: int,
         session_id: int,
         epoch: int,
-        wanted: Iterable[FetchPartition] = (),
+        partitions: Iterable[FetchPartition] = (),
         *,
         max_wait_ms: int = 500,
         broker_epoch: int | None = None,
     ) -> FakeCall:
-        topics = [FetchTopic("events", NO_ID, [each]) for each in wanted]
+        topics = [FetchTopic("events", NO_ID, [partition]) for partition in partitions]
         replica_epoch = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
         request = FetchRequest(
             replica_id=follower,
@@ -186,5 +186,5 @@ def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:
 
 
 def idempotent(sequence: int, records: int = 1) -> bytes:
-    values = [Record(timestamp_ms=START_MS, key=None, value=b"%d" % each) for each in range(records)]
+    values = [Record(timestamp_ms=START_MS, key=None, value=b"%d" % number) for number in range(records)]
     return build(values, producer_id=5, producer_epoch=0, base_sequence=sequence)

@@ -36,8 +36,8 @@ def describe(
 ) -> DescribeConfigsResult:
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=synonyms, include_documentation=documentation)
-    found: DescribeConfigsResult = world.request(k32_describe_configs, body).results[0]
-    return found
+    result: DescribeConfigsResult = world.request(k32_describe_configs, body).results[0]
+    return result
 
 
 def delete_records(world: AdminWorld, *offsets: tuple[int, int], name: str = "t") -> list[tuple[str, int]]:

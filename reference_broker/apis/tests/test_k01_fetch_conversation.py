@@ -30,8 +30,8 @@ class Conversation:
             self.consumer.seek(place, 0)
         self.plans: list[FetchPlan] = []
 
-    def append(self, where: TopicPartition) -> None:
-        partition = self.world.partition(*where)
+    def append(self, topic_partition: TopicPartition) -> None:
+        partition = self.world.partition(*topic_partition)
         partition.log.append(self.world.broker.now, real_records([1]), 0)
         partition.log.advance_high_watermark(partition.log.log_end_offset)
         partition.changed()
@@ -39,8 +39,8 @@ class Conversation:
     def poll(self, fate: str) -> None:
         handler = self.handler
         wanted = {
-            where: Wanted(id_of(self.world, where.topic), self.consumer.positions[where].offset, LARGE)
-            for where in self.wanted
+            partition: Wanted(id_of(self.world, partition.topic), self.consumer.positions[partition].offset, LARGE)
+            for partition in self.wanted
         }
         plan = handler.build(wanted)
         self.plans.append(plan)
@@ -53,10 +53,10 @@ class Conversation:
         if fate == "response lost":
             return handler.handle_lost()
         handled = handler.handle_response(response)
-        for where, data in handled.partitions if handled.problem is None else ():
-            before = self.consumer.positions[where].offset
-            for batch in self.consumer.take(where, data):
-                self.read[where].extend(range(max(batch.header.base_offset, before), batch.header.last_offset + 1))
+        for partition, data in handled.partitions if handled.problem is None else ():
+            before = self.consumer.positions[partition].offset
+            for batch in self.consumer.take(partition, data):
+                self.read[partition].extend(range(max(batch.header.base_offset, before), batch.header.last_offset + 1))
         return None
 
     def _send(self, plan: FetchPlan, request: FetchRequest) -> FetchResponse:

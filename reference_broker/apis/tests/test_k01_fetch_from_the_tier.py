@@ -33,8 +33,8 @@ class FakeReader:
         self.reads.append((offset, limit, is_committed, done))
         return lambda: self.abandoned.append(offset)
 
-    def complete(self, found: RemoteRecords | ErrorCode, at: int = 0) -> None:
-        self.reads.pop(at)[3](found)
+    def complete(self, result: RemoteRecords | ErrorCode, at: int = 0) -> None:
+        self.reads.pop(at)[3](result)
 
 
 def tiered() -> tuple[FetchWorld, FakeReader]:

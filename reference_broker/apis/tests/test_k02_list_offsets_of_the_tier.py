@@ -68,8 +68,8 @@ def list_offsets(world: FetchWorld, timestamp: int, version: int = 10) -> FakeCa
 
 def result_of(call: FakeCall) -> tuple[int, int, int, int]:
     response: Any = call.response
-    one = response.topics[0].partitions[0]
-    return one.error_code, one.offset, one.timestamp, one.leader_epoch
+    partition = response.topics[0].partitions[0]
+    return partition.error_code, partition.offset, partition.timestamp, partition.leader_epoch
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> N
 def test_many_markers_are_written_in_slices() -> None:
     world = ReplicatedWorld()
     many = LOOKUP_US_PER_SLICE // 50
-    call = write(world, *[marker(0, producer=each) for each in range(many)])
+    call = write(world, *[marker(0, producer=number) for number in range(many)])
     assert 0 < world.partition.log.log_end_offset < many
     world.pass_ms(0)
     assert world.partition.log.log_end_offset == many
@@ -145,9 +145,9 @@ def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> P
         world.pass_ms(0)
     response: Any = call.response
     assert response.topics[0].name == topic
-    found: PartitionResponse = response.topics[0].partitions[0]
-    assert found.partition_index == index
-    return found
+    partition: PartitionResponse = response.topics[0].partitions[0]
+    assert partition.partition_index == index
+    return partition
 
 
 @pytest.mark.clause("X-12")

@@ -356,8 +356,8 @@ def deletion(world: ReplicatedWorld, offset: int, timeout_ms: int = 1000) -> Fak
 
 def deleted(call: FakeCall) -> tuple[Error, int]:
     response: Any = call.response
-    one = response.topics[0].partitions[0]
-    return known_error(int(one.error_code)), int(one.low_watermark)
+    partition = response.topics[0].partitions[0]
+    return known_error(int(partition.error_code)), int(partition.low_watermark)
 
 
 def test_delete_records_completes_when_all_replicas_have_log_start(world: ReplicatedWorld) -> None:

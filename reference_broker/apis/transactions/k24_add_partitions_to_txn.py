@@ -85,13 +85,13 @@ class _Handled(Protocol):
 
 
 def _handle_transaction(
-    broker: Broker, call: Call, each: AddPartitionsToTxnTransaction, handled: _Handled, work: Budget
+    broker: Broker, call: Call, transaction: AddPartitionsToTxnTransaction, handled: _Handled, work: Budget
 ) -> Sliced[None]:
     is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []
     refused: dict[TopicPartition, Error] = {}
     topics = broker.loader.image.topics
-    for topic in each.topics:
+    for topic in transaction.topics:
         image = topics.get(topic.name)
         count = 0 if image is None else len(image.partitions)
         is_forbidden = is_internal(topic.name) and not is_from_broker
@@ -103,13 +103,13 @@ def _handle_transaction(
                 refused[topic.name, int(index)] = ErrorCode.unknown_topic_or_partition
             if work.spend(UNITS_PER_PARTITION):
                 yield
-    transactional_id = each.transactional_id
+    transactional_id = transaction.transactional_id
     if refused:
         handled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **refused})
         return
     request = AddRequest(
         transactional_id,
-        (int(each.producer_id), int(each.producer_epoch)),
+        (int(transaction.producer_id), int(transaction.producer_epoch)),
         tuple(partitions),
         VERSION_FOR_BROKERS if is_from_broker else 0,
     )
@@ -119,7 +119,7 @@ def _handle_transaction(
         handled(transactional_id, dict.fromkeys(partitions, error))
 
     # Decision transaction-adding-or-verifying: partitions are added | only verified
-    if not each.verify_only:
+    if not transaction.verify_only:
         broker.transactions.add_partitions(request, callback(call, respond))
         return
     verified = broker.transactions.verify_partitions(request)

@@ -75,11 +75,11 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
 API = Api.of(ListTransactionsRequest, handle)
 
 
-def _listed(one: Transaction) -> TransactionState:
+def _listed(transaction: Transaction) -> TransactionState:
     return TransactionState(
-        transactional_id=TransactionalId(one.transactional_id),
-        producer_id=ProducerId(one.producer_id),
-        transaction_state=one.state.value,
+        transactional_id=TransactionalId(transaction.transactional_id),
+        producer_id=ProducerId(transaction.producer_id),
+        transaction_state=transaction.state.value,
     )
 
 

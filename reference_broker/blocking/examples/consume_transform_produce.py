@@ -35,9 +35,9 @@ def transform(record: ConsumerRecord) -> bytes:
 
 def go_back(consumer: BlockingConsumer, before: Mapping[TopicPartition, OffsetToCommit]) -> None:
     """Read again what an aborted transaction had read."""
-    for where in consumer.assignment():
-        if where in before:
-            consumer.seek(where, before[where].offset)
+    for partition in consumer.assignment():
+        if partition in before:
+            consumer.seek(partition, before[partition].offset)
 
 
 def work(consumer: BlockingConsumer, producer: BlockingTransactionalProducer, target: str, records: int | None) -> int:

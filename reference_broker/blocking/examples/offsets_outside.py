@@ -53,10 +53,10 @@ class WordCounts:
     def close(self) -> None:
         self._database.close()
 
-    def stored(self, where: TopicPartition) -> Stored:
+    def stored(self, partition: TopicPartition) -> Stored:
         """Offset 0 and no epoch where nothing is stored."""
         row = self._database.execute(
-            "SELECT next_offset, metadata_epoch FROM offsets WHERE topic = ? AND partition = ?", where
+            "SELECT next_offset, metadata_epoch FROM offsets WHERE topic = ? AND partition = ?", partition
         ).fetchone()
         return Stored(*row) if row is not None else Stored(0, -1)
 
@@ -71,7 +71,7 @@ class WordCounts:
             )
             self._database.executemany(
                 "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?)",
-                [(*where, offset, metadata_epoch) for where, offset in after.items()],
+                [(*partition, offset, metadata_epoch) for partition, offset in after.items()],
             )
 
     def counts(self) -> dict[str, int]:
@@ -86,8 +86,8 @@ def resume(consumer: BlockingConsumer, partitions: Iterable[TopicPartition], cou
     newest = max((each.metadata_epoch for each in stored.values()), default=-1)
     if not consumer.wait_for_metadata_update(newest, WAIT_MS):
         return False
-    for where, each in stored.items():
-        consumer.seek(where, each.offset)
+    for topic_partition, each in stored.items():
+        consumer.seek(topic_partition, each.offset)
     return True
 
 

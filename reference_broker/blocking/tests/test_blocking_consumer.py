@@ -84,10 +84,10 @@ def read(reader: BlockingConsumer, count: int, limit_s: float = 60.0) -> list[Co
 def test_group_resumes_at_committed_offset(broker: NodeAddress, epoch: bool) -> None:
     topic = next(names)
     create_topic(broker, topic, 2)
-    produce(broker, topic, 0, *(f"a{each}" for each in range(10)))
+    produce(broker, topic, 0, *(f"a{index}" for index in range(10)))
     with consumer(broker, topic, epoch=epoch) as first:
         first.subscribe([topic])
-        assert [each.value for each in read(first, 10)] == [f"a{each}".encode() for each in range(10)]
+        assert [each.value for each in read(first, 10)] == [f"a{index}".encode() for index in range(10)]
         first.commit()
         assert (first.metadata_epoch() >= 0) is epoch
     produce(broker, topic, 0, "b")
@@ -103,7 +103,7 @@ def test_joining_and_leaving_members_read_each_record_once(broker: NodeAddress, 
     topic = next(names)
     create_topic(broker, topic, 6)
     for partition in range(6):
-        produce(broker, topic, partition, *(f"{partition}.{each}" for each in range(20)))
+        produce(broker, topic, partition, *(f"{partition}.{index}" for index in range(20)))
     seen: list[tuple[int, int]] = []
     ended = threading.Event()
 
@@ -243,7 +243,7 @@ def test_commit_with_older_epoch_raises_and_is_sent_once(broker: NodeAddress, mo
         assert [each.api_key for each in sent].count(group_requests.OFFSET_COMMIT) == 1
     with consumer(broker, topic, epoch=False) as old:
         old.assign([where])
-        produce(broker, topic, 0, *(str(each) for each in range(9)))
+        produce(broker, topic, 0, *(str(index) for index in range(9)))
         assert [each.offset for each in read(old, 2)] == [7, 8]
 
 

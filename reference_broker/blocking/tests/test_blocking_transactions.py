@@ -61,15 +61,15 @@ def values(broker: NodeAddress, topic: str, committed: bool = True) -> list[byte
     settings = FetchSettings(max_wait_ms=50, read_committed=committed)
     found: list[bytes] = []
     with BlockingConsumer(ConsumerConfig((broker,), metadata_epoch=False, fetch=settings)) as reader:
-        reader.assign([TopicPartition(topic, each) for each in range(2)])
+        reader.assign([TopicPartition(topic, index) for index in range(2)])
         while batch := reader.poll(700):
             found += [each.value or b"" for each in batch]
     return sorted(found)
 
 
-def fail_inside(writer: BlockingTransactionalProducer, where: TopicPartition) -> None:
+def fail_inside(writer: BlockingTransactionalProducer, partition: TopicPartition) -> None:
     with writer.transaction():
-        writer.send(where, b"dropped")
+        writer.send(partition, b"dropped")
         writer.flush()
         raise ZeroDivisionError
 

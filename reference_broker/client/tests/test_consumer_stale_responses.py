@@ -221,4 +221,4 @@ def test_invalid_owned_partitions_of_member_do_not_fail_leader(generation: int) 
     given = assign("cooperative-sticky", {"t": 3}, members)
     handed_out = [partition for partitions in given.values() for partition in partitions]
     assert len(handed_out) == len(set(handed_out))
-    assert set(handed_out) <= {TopicPartition("t", each) for each in range(3)}
+    assert set(handed_out) <= {TopicPartition("t", number) for number in range(3)}

@@ -306,9 +306,14 @@ class Noted(ConsumerObserver):
     def offsets_fetched(self, fetched: Fetched) -> None:
         self.events.append(("found", fetched.offsets, fetched.version))
 
-    def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
+    def fetching(self, node_id: int, plan: FetchPlan, partitions: Mapping[TopicPartition, Wanted]) -> None:
         self.events.append(
-            ("fetching", node_id, plan.session_epoch, {each: wanted[each].fetch_offset for each in wanted})
+            (
+                "fetching",
+                node_id,
+                plan.session_epoch,
+                {partition: partitions[partition].fetch_offset for partition in partitions},
+            )
         )
 
     def fetched(self, result: FetchResult) -> None:

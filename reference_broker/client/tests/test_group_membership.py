@@ -39,7 +39,7 @@ from reference_broker.client.tests.group_world import (
 )
 from reference_broker.wire.errors import ErrorCode, known_error
 
-T0, T1, T2 = (TopicPartition("t", each) for each in range(3))
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 COOPERATIVE = ("cooperative-sticky",)
 
 

@@ -55,8 +55,8 @@ def preferring(node_id: int) -> FetchResponse:
 def fetched_from(driver: Driver, lane: str) -> tuple[int, int, int]:
     """Return the offset, the leader epoch and the last fetched epoch of the fetch."""
     [topic] = driver.sent[lane].body.topics
-    one = topic.partitions[0]
-    return one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch
+    partition = topic.partitions[0]
+    return partition.fetch_offset, partition.current_leader_epoch, partition.last_fetched_epoch
 
 
 def test_preferred_follower_is_fetched_from_at_once_at_same_offset(away: Driver) -> None:

@@ -46,7 +46,7 @@ def opened(*partitions: TopicPartition, session_id: int = 123, ids: dict[str, by
 
 
 def forgotten(plan: FetchPlan) -> list[TopicPartition]:
-    return [where for where, _ in plan.to_forget]
+    return [partition for partition, _ in plan.to_forget]
 
 
 @pytest.mark.clause("F-5", "FetchSessionHandlerTest.testSessionless")
@@ -258,7 +258,7 @@ def test_response_is_matched_by_topic_id() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     handled = handler.handle_response(FetchResponse(0, 9, [FetchTopicResponse("", FOO_ID, [PartitionData(0, 0, 5)])]))
-    assert [where for where, _ in handled.partitions] == [FOO0]
+    assert [partition for partition, _ in handled.partitions] == [FOO0]
 
 
 @pytest.mark.clause(
@@ -296,7 +296,7 @@ def test_forgotten_partition_in_response_is_reported_as_unrequested() -> None:
     handler.build(wanted(FOO1))
     handled = handler.handle_response(response(123, FOO0))
     assert handled.problem == "partitions outside the session: foo-0"
-    assert [where for where, _ in handled.partitions] == [FOO0]
+    assert [partition for partition, _ in handled.partitions] == [FOO0]
 
 
 def test_response_with_other_session_id_is_rejected() -> None:
@@ -348,7 +348,7 @@ def test_response_without_topic_ids_is_matched_by_name() -> None:
     plan = handler.build(wanted(FOO0))
     assert plan.version(11) == 11
     handled = handler.handle_response(response(9, FOO0, ids={}))
-    assert [where for where, _ in handled.partitions] == [FOO0]
+    assert [partition for partition, _ in handled.partitions] == [FOO0]
 
 
 def test_topic_id_missing_in_session_is_unrequested() -> None:

@@ -253,28 +253,28 @@ class NaiveBroker:
         return ProduceResponse(topics)
 
     def _produced(
-        self, where: TopicPartition, data: bytes, version: int, outcome: Scripted
+        self, partition: TopicPartition, data: bytes, version: int, outcome: Scripted
     ) -> ProducePartitionResponse:
-        error = _error(outcome, lambda: self._append(where, data, version))
-        return ProducePartitionResponse(where.partition, int(error), -1 if error else 10)
+        error = _error(outcome, lambda: self._append(partition, data, version))
+        return ProducePartitionResponse(partition.partition, int(error), -1 if error else 10)
 
-    def _append(self, where: TopicPartition, data: bytes, version: int) -> ErrorCode:
+    def _append(self, partition: TopicPartition, data: bytes, version: int) -> ErrorCode:
         header = read_header(data)
         assert header.is_transactional
         if not self._is_ours(header.producer_id, header.producer_epoch):
             return ErrorCode.invalid_producer_epoch
         if version >= 12 and self.level >= 2:
-            self._take_part(header, {where})
-        if where not in self.open:
+            self._take_part(header, {partition})
+        if partition not in self.open:
             return ErrorCode.invalid_txn_state
-        key = where, header.producer_id, header.producer_epoch
+        key = partition, header.producer_id, header.producer_epoch
         expected = self.sequences.get(key, 0)
         if header.base_sequence < expected:
             return ErrorCode.duplicate_sequence_number
         if header.base_sequence > expected:
             return ErrorCode.out_of_order_sequence_number
         self.sequences[key] = expected + header.record_count
-        self.pending += [(where, (each.value or b"").decode("latin-1")) for each in read_records(data)]
+        self.pending += [(partition, (each.value or b"").decode("latin-1")) for each in read_records(data)]
         return ErrorCode.none
 
     def _end_txn(self, body: Any, version: int, outcome: Scripted) -> EndTxnResponse:

@@ -47,8 +47,8 @@ def plan_context(
     )
 
 
-def records_of(change: Change[object], where: PlanContext) -> list[MetadataRecord]:
-    return list(run_to_end(planned(lambda: change.plan(where))))
+def records_of(change: Change[object], context: PlanContext) -> list[MetadataRecord]:
+    return list(run_to_end(planned(lambda: change.plan(context))))
 
 
 def slices_of(change: Change[object], latest: MetadataImage) -> int:

@@ -385,9 +385,9 @@ def test_unchanged_partitions_are_not_compared(monkeypatch: pytest.MonkeyPatch) 
     compared: list[Any] = []
     equal = PartitionImage.__eq__
 
-    def noted(one: PartitionImage, other: object) -> bool:
-        compared.append(one)
-        return equal(one, other)
+    def noted(image: PartitionImage, other: object) -> bool:
+        compared.append(image)
+        return equal(image, other)
 
     monkeypatch.setattr(PartitionImage, "__eq__", noted)
     base, target = Content(1, 1, before, ()), Content(2, 1, world.controller.image, ("large",))

@@ -49,17 +49,17 @@ class Anything:
     def entity(self, kind: type) -> Any:
         return kind(**{field.name: self.field(field) for field in schema_fields(kind)})
 
-    def field(self, each: SchemaField) -> object:
-        if each.nullable and self.random.random() < 0.2:
+    def field(self, schema_field: SchemaField) -> object:
+        if schema_field.nullable and self.random.random() < 0.2:
             return None
-        if each.is_array:
-            return tuple(self.one(each) for _ in range(self.random.choice([0, 1, 1, 2, 3])))
-        return self.one(each)
+        if schema_field.is_array:
+            return tuple(self.one(schema_field) for _ in range(self.random.choice([0, 1, 1, 2, 3])))
+        return self.one(schema_field)
 
-    def one(self, each: SchemaField) -> object:
-        if each.struct is not None:
-            return self.entity(each.struct)
-        kind = each.kind
+    def one(self, field: SchemaField) -> object:
+        if field.struct is not None:
+            return self.entity(field.struct)
+        kind = field.kind
         if kind.startswith(("int", "uint")):
             return self.integer(int(kind.removeprefix("u").removeprefix("int")), kind.startswith("u"))
         match kind:

@@ -32,8 +32,8 @@ class GroupsWorld(ClusterWorld):
 
     def find(self, number: int, group: str) -> tuple[Error, int]:
         body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group,))
-        found = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
-        return known_error(int(found.error_code)), int(found.node_id)
+        coordinator = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
+        return known_error(int(coordinator.error_code)), int(coordinator.node_id)
 
     def coordinator(self, group: str) -> int:
         """Return the coordinator once a live node reports one."""
@@ -159,9 +159,9 @@ def test_isolated_coordinator_acknowledges_no_commit() -> None:
     world = GroupsWorld(replica_lag_time_max_ms="30000")
     world.commit("g", 1)
     old = world.coordinator("g")
-    for other in range(3):
-        if other != old:
-            world.sever(old, other)
+    for number in range(3):
+        if number != old:
+            world.sever(old, number)
     token = world.send_commit(old, "g", 2)
     world.run_until(
         lambda: any(

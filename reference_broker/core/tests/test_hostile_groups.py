@@ -77,29 +77,29 @@ def values(schema: type, is_flexible: bool) -> st.SearchStrategy[dict[str, Any]]
     return st.fixed_dictionaries({field.name: value(field, is_flexible) for field in schema_fields(schema)})
 
 
-def value(each: SchemaField, is_flexible: bool) -> st.SearchStrategy[Any]:
-    if each.struct is not None:
-        one: st.SearchStrategy[Any] = values(each.struct, is_flexible)
-    elif each.kind == "string":
-        one = st.sampled_from(KNOWN.get(each.name, ["g", "h", "t", "", "range", "consumer"]))
+def value(field: SchemaField, is_flexible: bool) -> st.SearchStrategy[Any]:
+    if field.struct is not None:
+        one: st.SearchStrategy[Any] = values(field.struct, is_flexible)
+    elif field.kind == "string":
+        one = st.sampled_from(KNOWN.get(field.name, ["g", "h", "t", "", "range", "consumer"]))
         if is_flexible:
             one = st.one_of(one, one, one, one, one, st.just("long"))
-    elif each.kind.startswith(("int", "uint")):
-        least = 0 if each.kind.startswith("u") else -2
-        bits = int(each.kind.removeprefix("u").removeprefix("int"))
+    elif field.kind.startswith(("int", "uint")):
+        least = 0 if field.kind.startswith("u") else -2
+        bits = int(field.kind.removeprefix("u").removeprefix("int"))
         ends = st.sampled_from([-(2 ** (bits - 1)) * (least < 0), 2 ** (bits - 1) - 1])
-        few = st.sampled_from([1, 1, 2, -1]) if "generation" in each.name else st.integers(least, 2)
+        few = st.sampled_from([1, 1, 2, -1]) if "generation" in field.name else st.integers(least, 2)
         one = st.one_of(few, few, few, few, ends)
-    elif each.kind == "bytes":
+    elif field.kind == "bytes":
         one = st.sampled_from([b"", SUBSCRIPTION, SUBSCRIPTION[:-5], b"\xff" * 9])
-    elif each.kind == "bool":
+    elif field.kind == "bool":
         one = st.booleans()
     else:
-        assert each.kind in ("timedelta_i32", "timedelta_i64"), each.kind
+        assert field.kind in ("timedelta_i32", "timedelta_i64"), field.kind
         one = st.sampled_from([6000, 10_000, 0, -1, 2**31 - 1, -(2**31)]).map(lambda ms: timedelta(milliseconds=ms))
-    if each.is_array:
+    if field.is_array:
         one = st.lists(one, max_size=3)
-    return st.one_of(one, one, st.none()) if each.nullable else one
+    return st.one_of(one, one, st.none()) if field.nullable else one
 
 
 KNOWN = {

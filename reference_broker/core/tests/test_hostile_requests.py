@@ -132,12 +132,12 @@ def integers(bits: int, unsigned: bool) -> st.SearchStrategy[int]:
     return st.sampled_from([*(each for each in SMALL if least <= each <= most), least, most])
 
 
-def one_of_kind(each: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:
-    if each.struct is not None:
-        return entities(each.struct, flexible, topic_ids)
-    if each.kind.startswith(("int", "uint")):
-        return integers(int(each.kind.lstrip("uint")), each.kind.startswith("u"))
-    match each.kind:
+def one_of_kind(field: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:
+    if field.struct is not None:
+        return entities(field.struct, flexible, topic_ids)
+    if field.kind.startswith(("int", "uint")):
+        return integers(int(field.kind.lstrip("uint")), field.kind.startswith("u"))
+    match field.kind:
         case "string":
             return st.sampled_from([*NAMES, *WORDS, LONG, LONG, LONG, *([LONGER, LONGER] if flexible else [])])
         case "bool":
@@ -152,16 +152,16 @@ def one_of_kind(each: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.
             return st.sampled_from([0, 1, 2**31]).map(lambda at: datetime.fromtimestamp(at, UTC))
         case "float64":
             return st.sampled_from([0.0, -1.0, 1e300])
-    raise AssertionError(f"no value of kind {each.kind}")
+    raise AssertionError(f"no value of kind {field.kind}")
 
 
-def values_of(each: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:
-    one = one_of_kind(each, flexible, topic_ids)
-    if each.is_array:
+def values_of(field: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:
+    one = one_of_kind(field, flexible, topic_ids)
+    if field.is_array:
         few = st.lists(one, max_size=3).map(tuple)
         again = one.map(lambda value: (value,) * 40)
         one = st.one_of(few, few, few, again)
-    return st.one_of(one, one, one, st.none()) if each.nullable else one
+    return st.one_of(one, one, one, st.none()) if field.nullable else one
 
 
 def entities(kind: type, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:

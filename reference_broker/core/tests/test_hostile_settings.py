@@ -23,8 +23,8 @@ def alter(client: HostileClient, name: str, value: str) -> Any:
 
 def described(client: HostileClient, name: str) -> str:
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": (name,)}]
-    found = client.request(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources).results[0]
-    return str(found.configs[0].value)
+    result = client.request(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources).results[0]
+    return str(result.configs[0].value)
 
 
 @pytest.fixture

@@ -308,9 +308,9 @@ def test_new_producer_aborts_transaction_of_predecessor() -> None:
 def test_isolated_coordinator_completes_no_transaction() -> None:
     world = opened(replica_lag_time_max_ms="30000")
     old = world.coordinator()
-    for other in range(3):
-        if other != old:
-            world.sever(old, other)
+    for number in range(3):
+        if number != old:
+            world.sever(old, number)
     token = world.send(old, ApiKey.END_TXN, 4, world.end_body())
     world.run(1000)
     assert token not in world.replies

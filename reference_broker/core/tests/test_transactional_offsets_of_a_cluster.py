@@ -28,9 +28,9 @@ class OffsetsWorld(TransactionsWorld):
         for _ in range(400):
             number = next(n for n, member in self.members.items() if member.alive)
             request = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
-            found = self.request(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
-            if found.error_code == ErrorCode.none and self.members[int(found.node_id)].alive:
-                return int(found.node_id)
+            coordinator = self.request(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
+            if coordinator.error_code == ErrorCode.none and self.members[int(coordinator.node_id)].alive:
+                return int(coordinator.node_id)
             self.run(50)
         raise AssertionError("the group gets no coordinator")
 

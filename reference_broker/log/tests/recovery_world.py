@@ -53,11 +53,11 @@ def log_files(disk: MemoryDisk) -> list[str]:
     return sorted(path for path in disk.files if path.endswith(".log"))
 
 
-def same(one: PartitionLog, other: PartitionLog) -> None:
-    assert (one.log_start_offset, one.log_end_offset) == (other.log_start_offset, other.log_end_offset)
-    assert (one.epochs.epochs, one.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
-    assert one.bases == other.bases
-    assert all_bytes(one) == all_bytes(other)
+def same(log: PartitionLog, other: PartitionLog) -> None:
+    assert (log.log_start_offset, log.log_end_offset) == (other.log_start_offset, other.log_end_offset)
+    assert (log.epochs.epochs, log.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
+    assert log.bases == other.bases
+    assert all_bytes(log) == all_bytes(other)
     for timestamp in range(at(0).wall_ms - 1, at(20).wall_ms):
-        assert offset_for_timestamp(one, timestamp) == offset_for_timestamp(other, timestamp)
-    assert offset_of_max_timestamp(one) == offset_of_max_timestamp(other)
+        assert offset_for_timestamp(log, timestamp) == offset_for_timestamp(other, timestamp)
+    assert offset_of_max_timestamp(log) == offset_of_max_timestamp(other)

@@ -278,17 +278,17 @@ class ReplayMachine(RuleBasedStateMachine):
         assert known == wanted_state
         for who, producer in log.producers.by_id.items():
             marks = [(mark.first_sequence, mark.first_offset, mark.last_offset) for mark in producer.batch_metadata]
-            wanted = past.batches.get(who, [])
+            batch = past.batches.get(who, [])
             if self.lost_start and not marks:
-                assert who in self._known_by_a_marker(log.log_start_offset) or not wanted
+                assert who in self._known_by_a_marker(log.log_start_offset) or not batch
             elif self.was_cleaned or self.lost_start:
                 # Physical: the cleaner leaves some of a producer's batches, and the last one in any case (KIP-98). The
                 # last five that are left may be older than the last five that were sent.
                 assert len(marks) <= 5
-                assert marks[-1:] == wanted[-1:]
-                assert marks == [each for each in wanted if each in marks]
+                assert marks[-1:] == batch[-1:]
+                assert marks == [each for each in batch if each in marks]
             else:
-                assert marks == wanted[-5:]
+                assert marks == batch[-5:]
         if not self.was_cleaned and not self.lost_start:
             assert log.last_stable_offset == past.last_stable_offset(log.high_watermark)
         end = min(past.last_stable_offset(log.log_end_offset), log.log_end_offset)

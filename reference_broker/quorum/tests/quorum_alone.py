@@ -116,7 +116,7 @@ class Alone(QuorumPorts):
         self.notifications: list[tuple[Any, ...]] = []
         self.download = Download()
         self._timer = 0
-        dial = ",".join(f"{each}@host:{9000 + each}" for each in range(voters))
+        dial = ",".join(f"{number}@host:{9000 + number}" for number in range(voters))
         given = {"controller.quorum.voters": dial, "crucible.cluster.id": CLUSTER}
         self.config = BrokerConfig.parse(given | {name.replace("_", "."): value for name, value in settings.items()})
         self.snapshots = NamedSnapshots(self.disk)
@@ -190,11 +190,11 @@ class Alone(QuorumPorts):
         while self.quorum.role.value in ("unattached", "resigned", "follower"):
             self.pass_ms(100)
         for _ in ("whether", "in earnest"):
-            for each in self.take(ApiKey.VOTE):
-                if each.peer in voters:
-                    each.replied(granted(each, True))
+            for request in self.take(ApiKey.VOTE):
+                if request.peer in voters:
+                    request.replied(granted(request, True))
                 else:
-                    each.failed()
+                    request.failed()
         assert self.quorum.is_leader, self.quorum.role
         return self
 

@@ -71,8 +71,8 @@ def test_leader_is_not_reported_while_prospective() -> None:
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
     assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.notifications[-1]) == (1, -1, ("leader", -1, 5))
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, False, leader=1))
+    for request in node.take(ApiKey.VOTE):
+        request.replied(granted(request, False, leader=1))
     assert (node.quorum.shown_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))
 
 
@@ -147,8 +147,8 @@ def test_restarted_candidate_seeks_new_epoch() -> None:
     """The candidate may have won that election and written records that it lost."""
     node = Alone().started()
     node.pass_ms(START_MS)
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, True))
+    for request in node.take(ApiKey.VOTE):
+        request.replied(granted(request, True))
     assert node.quorum.role is Role.CANDIDATE
     again = Alone(disk=node.disk).started()
     assert (again.quorum.role, again.quorum.epoch, again.quorum.voted_id) == (Role.UNATTACHED, 1, 0)

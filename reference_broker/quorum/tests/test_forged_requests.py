@@ -59,8 +59,8 @@ def test_node_with_exhausted_epochs_runs_without_elections() -> None:
     node.take(ApiKey.FETCH)
     for _ in range(20):
         node.pass_ms(500)
-        for each in node.take(ApiKey.VOTE):
-            each.replied(vote_response(RaftResponse(ErrorCode.none, -1, MAX_EPOCH, True)))
+        for request in node.take(ApiKey.VOTE):
+            request.replied(vote_response(RaftResponse(ErrorCode.none, -1, MAX_EPOCH, True)))
     assert node.quorum.epoch == MAX_EPOCH
     assert not node.quorum.is_leader
     assert ("epochs_used_up", {"epoch": MAX_EPOCH}) in node.notes

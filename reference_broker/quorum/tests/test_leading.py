@@ -29,8 +29,8 @@ def leading(voters: int = 3) -> Alone:
 )
 def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout() -> None:
     node = leading()
-    for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
-        each.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
+    for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
+        request.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(500)
     node.fetch(1, 1, 1)
     node.quorum.contacted(2)
@@ -44,7 +44,7 @@ def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout(
     assert again.peer == 1
     again.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(1000)
-    assert 1 in {each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
+    assert 1 in {request.peer for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchShouldBeTreatedAsLeaderAcknowledgement")
@@ -210,8 +210,8 @@ def test_voter_with_lost_disk_is_described_and_does_not_commit_again() -> None:
     node.pass_ms(100)
     node.fetch(1, 2, 1)
     described = node.quorum.describe()
-    one = described.voters[1]
-    assert (one.log_end_offset, one.last_fetch_ms, one.last_caught_up_ms) == (2, caught_up_ms + 100, caught_up_ms)
+    voter = described.voters[1]
+    assert (voter.log_end_offset, voter.last_fetch_ms, voter.last_caught_up_ms) == (2, caught_up_ms + 100, caught_up_ms)
     assert described.high_watermark == 3
     assert ("hw", 2) not in node.notifications
 

@@ -129,7 +129,7 @@ def test_pre_votes_are_validated_like_votes(changed: dict[str, object], error: E
 
 def pre_votes_of(node: Alone) -> list[Sent]:
     """Return the pre-votes in flight, one to each other voter."""
-    requests = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
+    requests = [request for request in node.take(ApiKey.VOTE) if request.partition.pre_vote]
     assert [request.peer for request in requests] == [1, 2]
     return requests
 
@@ -178,12 +178,12 @@ def test_losing_prospective_with_leader_becomes_follower() -> None:
     pre_votes_of(node)
     node.pass_ms(1999)
     assert node.quorum.role is Role.FOLLOWER
-    assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
+    assert [request.peer for request in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
     for each in pre_votes_of(node):
         each.replied(granted(each, False))
     assert election_of(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
-    assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
+    assert [request.peer for request in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
     pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
     assert election_of(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
@@ -294,7 +294,7 @@ def test_majority_of_votes_makes_leader(voters: int, grants: tuple[bool, ...], r
 @pytest.mark.parametrize("is_pre_vote", [True, False])
 def test_vote_of_non_voter_is_rejected(is_pre_vote: bool) -> None:
     node = roles.candidate()
-    assert {each.peer for each in node.take(ApiKey.VOTE)} == {1, 2}
+    assert {request.peer for request in node.take(ApiKey.VOTE)} == {1, 2}
     body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
     responses: list[object] = []
     handle_vote(node.quorum, body, responses.append)

@@ -47,13 +47,16 @@ def candidate() -> Alone:
 
 def vote_in_all(node: Alone, *, is_granted: bool, leader: int = -1) -> None:
     """Let all voters respond to the votes that the node has requested."""
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, is_granted, leader))
+    for request in node.take(ApiKey.VOTE):
+        request.replied(granted(request, is_granted, leader))
 
 
 def requested_votes(node: Alone) -> list[tuple[int, bool, int]]:
     """Return the voter, whether it is a pre-vote, and the epoch of each request for a vote since the last call."""
-    return [(each.peer, each.partition.pre_vote, each.partition.replica_epoch) for each in node.take(ApiKey.VOTE)]
+    return [
+        (request.peer, request.partition.pre_vote, request.partition.replica_epoch)
+        for request in node.take(ApiKey.VOTE)
+    ]
 
 
 # Voting
@@ -176,8 +179,8 @@ def test_rejected_prospective_returns_to_leader() -> None:
 
 def test_prospective_retries_unreachable_voters() -> None:
     node = prospective()
-    for each in node.take(ApiKey.VOTE):
-        each.failed()
+    for request in node.take(ApiKey.VOTE):
+        request.failed()
     node.pass_ms(60)
     assert [voter for voter, _, _ in requested_votes(node)] == [1, 2]
 
@@ -293,7 +296,7 @@ def test_begin_quorum_epoch_resets_fetch_timeout() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_leader_repeats_begin_quorum_epoch_until_acknowledged() -> None:
     node = Alone().started().elect(1)
-    assert [each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
+    assert [request.peer for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
     epoch = node.quorum.epoch
 
     node.pass_ms(900)
@@ -408,7 +411,7 @@ def test_leader_resigns_when_majority_is_silent() -> None:
     node.pass_ms(SILENCE_MS)
     assert state(node) == (Role.RESIGNED, epoch, -1)
     assert ("leader_resigned", {"epoch": epoch, "why": "a majority of voters was silent"}) in node.notes
-    assert {each.peer for each in node.take(ApiKey.END_QUORUM_EPOCH)} == {1, 2, 3, 4}
+    assert {request.peer for request in node.take(ApiKey.END_QUORUM_EPOCH)} == {1, 2, 3, 4}
 
     node.pass_ms(FETCH_TIMEOUT_MS)
     assert state(node) == (Role.PROSPECTIVE, epoch, -1)

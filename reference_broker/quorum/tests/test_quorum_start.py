@@ -11,7 +11,7 @@ FIRST_MS, LAST_MS = (delay_us // 1000 for delay_us in START_DELAY_US)
 
 
 def votes(node: Alone, pre_vote: bool) -> list[Sent]:
-    return [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote is pre_vote]
+    return [request for request in node.take(ApiKey.VOTE) if request.partition.pre_vote is pre_vote]
 
 
 def restarted(epoch: int = 5) -> Alone:

@@ -18,8 +18,8 @@ def resigned(voters: int = 3) -> Alone:
     return node
 
 
-def acknowledge(each: Sent) -> None:
-    each.replied(ended(RaftResponse(ErrorCode.none, -1, 1)))
+def acknowledge(sent: Sent) -> None:
+    sent.replied(ended(RaftResponse(ErrorCode.none, -1, 1)))
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
@@ -42,8 +42,8 @@ def test_end_quorum_epoch_of_shutdown_is_not_retried_for_ever() -> None:
     left: list[bool] = []
     node.quorum.shut_down(lambda: left.append(True))
     before = set(node.timers)
-    for each in node.take(ApiKey.END_QUORUM_EPOCH):
-        each.failed()
+    for request in node.take(ApiKey.END_QUORUM_EPOCH):
+        request.failed()
     assert left == [True]
     assert set(node.timers) <= before
 

@@ -272,16 +272,16 @@ def test_transitions_from_each_role_to_leader_and_resigned(state: State) -> None
 def test_losing_prospective_returns_to_previous_role(state: State, role: Role) -> None:
     node = state()
     leader_id, voted_id = node.quorum.leader_id, node.quorum.voted_id
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, False))
+    for request in node.take(ApiKey.VOTE):
+        request.replied(granted(request, False))
     assert known(node) == (role, 5, leader_id, voted_id)
 
 
 @pytest.mark.clause("QuorumStateTest.testCandidateToProspective")
 def test_losing_candidate_becomes_prospective() -> None:
     node = candidate()
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, False))
+    for request in node.take(ApiKey.VOTE):
+        request.replied(granted(request, False))
     assert node.quorum.role is Role.CANDIDATE
     seeking(node)
     assert known(node) == (Role.PROSPECTIVE, 6, NO_NODE, 0)

@@ -104,12 +104,12 @@ def _filled(new: OwnedRange, kept: Iterable[OwnedRange]) -> Iterable[OwnedRange]
         yield new._replace(start=at)
 
 
-def _start(each: OwnedRange) -> int:
-    return each.start
+def _start(owned: OwnedRange) -> int:
+    return owned.start
 
 
-def _end(each: OwnedRange) -> int:
-    return each.end
+def _end(owned: OwnedRange) -> int:
+    return owned.end
 
 
 class CopiedOffsets:

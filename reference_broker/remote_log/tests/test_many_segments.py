@@ -37,9 +37,9 @@ class Looks:
         patch.setattr(expirer, "name_of", self._counting("names", name_of))
         deliver = node.ports.deliver
 
-        def delivered(what: Callable[[], None]) -> None:
+        def delivered(callback: Callable[[], None]) -> None:
             self.counted = dict.fromkeys(self.counted, 0)
-            deliver(what)
+            deliver(callback)
 
         node.ports.deliver = delivered  # type: ignore[method-assign]
 

@@ -74,13 +74,13 @@ class NodePorts:
     def sync(self, _: tuple[str, ...], done: Callable[[], None]) -> None:
         done()
 
-    def deliver(self, what: Callable[[], None]) -> None:
+    def deliver(self, callback: Callable[[], None]) -> None:
         if self.is_dead:
             return
         if self.asleep is None:
-            what()
+            callback()
         else:
-            self.asleep.append(what)
+            self.asleep.append(callback)
 
     def wake(self) -> None:
         waiting, self.asleep = self.asleep or [], None

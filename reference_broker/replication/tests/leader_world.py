@@ -250,4 +250,4 @@ class LeaderWorld(TimedPorts):
 
 
 def batch(records: int = 1) -> bytes:
-    return build([Record(timestamp_ms=START_MS, key=None, value=b"v%d" % each) for each in range(records)])
+    return build([Record(timestamp_ms=START_MS, key=None, value=b"v%d" % number) for number in range(records)])

@@ -128,14 +128,14 @@ class PartitionBesideNaive(RuleBasedStateMachine):
             return refused.error
         return ErrorCode.none
 
-    def verify(self, one: Waiting) -> bool:
+    def verify(self, waiting: Waiting) -> bool:
         """Return the coordinator's result at this moment."""
-        transaction = self.transactions[one.producer]
-        is_open = transaction.marker is None and one.epoch == transaction.epoch
+        transaction = self.transactions[waiting.producer]
+        is_open = transaction.marker is None and waiting.epoch == transaction.epoch
         if is_open and self.version == 2:
             transaction.has_partition = True
-        one.is_verified = is_open and transaction.has_partition
-        return one.is_verified
+        waiting.is_verified = is_open and transaction.has_partition
+        return waiting.is_verified
 
     @rule(at=st.integers(0, 3))
     def deliver(self, at: int) -> None:

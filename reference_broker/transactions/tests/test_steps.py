@@ -32,13 +32,13 @@ def of(state: TransactionState, epoch: int = 735, last: int = -1, **more: Any) -
     return Transaction("x", 23, TIMEOUT_MS, NOW_MS, state, epoch, last, **{"started_ms": 1, **more})
 
 
-def epochs(one: Transaction) -> tuple[int, int, int]:
+def epochs(transaction: Transaction) -> tuple[int, int, int]:
     """Return the producer ID, the epoch, and the previous epoch."""
-    return one.producer_id, one.producer_epoch, one.last_producer_epoch
+    return transaction.producer_id, transaction.producer_epoch, transaction.last_producer_epoch
 
 
-def times(one: Transaction) -> tuple[int, int]:
-    return one.started_ms, one.updated_ms
+def times(transaction: Transaction) -> tuple[int, int]:
+    return transaction.started_ms, transaction.updated_ms
 
 
 @pytest.mark.parametrize(

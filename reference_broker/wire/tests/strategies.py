@@ -74,13 +74,13 @@ def entities(entity: type) -> st.SearchStrategy[Any]:
     return st.builds(entity, **{field.name: _values(field) for field in schema_fields(entity)})
 
 
-def _values(each: SchemaField) -> st.SearchStrategy[Any]:
-    value = entities(each.struct) if each.struct is not None else PRIMITIVES[each.kind]
-    if each.is_array:
+def _values(field: SchemaField) -> st.SearchStrategy[Any]:
+    value = entities(field.struct) if field.struct is not None else PRIMITIVES[field.kind]
+    if field.is_array:
         value = st.lists(value, max_size=3).map(tuple)
-    if each.nullable and (each.kind != "uuid" or each.is_array):
+    if field.nullable and (field.kind != "uuid" or field.is_array):
         value = st.none() | value
-    return value if each.tag is None else st.just(each.default) | value
+    return value if field.tag is None else st.just(field.default) | value
 
 
 def kio_bytes(entity: Any) -> bytes:
@@ -250,14 +250,14 @@ def _kio_names(ours: str, produce: bool) -> list[str]:
     return names
 
 
-def _kio_value(given: Any, each: SchemaField, produce: bool) -> Any:
-    if each.struct is not None and each.is_array:
-        return None if given is None else tuple(to_kio(item, each.struct, produce=produce) for item in given)
-    if each.struct is not None:
-        return each.default if given is None else to_kio(given, each.struct, produce=produce)
-    if each.is_array:
+def _kio_value(given: Any, field: SchemaField, produce: bool) -> Any:
+    if field.struct is not None and field.is_array:
+        return None if given is None else tuple(to_kio(item, field.struct, produce=produce) for item in given)
+    if field.struct is not None:
+        return field.default if given is None else to_kio(given, field.struct, produce=produce)
+    if field.is_array:
         return tuple(given)
-    match each.kind:
+    match field.kind:
         case "uuid":
             return None if given == NO_TOPIC_ID else UUID(bytes=given)
         case "error_code":

@@ -24,8 +24,8 @@ def body(version: int, tags: str, end: str = "00") -> Any:
 
 
 def partition_of(version: int, tags: str) -> FetchPartition:
-    found: FetchPartition = body(version, tags).topics[0].partitions[0]
-    return found
+    partition: FetchPartition = body(version, tags).topics[0].partitions[0]
+    return partition
 
 
 def test_replica_s_fetch_18_byte_by_byte() -> None:

@@ -106,7 +106,7 @@ def test_names() -> None:
 
 @pytest.mark.clause("D-2")
 def test_drafts_have_error_codes_of_their_own() -> None:
-    assert not {int(each) for each in DraftError} & {int(each) for each in ErrorCode}
+    assert not {int(each) for each in DraftError} & {int(code) for code in ErrorCode}
     assert [(each.name, int(each)) for each in DraftError] == [
         ("INVALID_FETCH_SESSION", 10001),
         ("INCREMENTAL_FETCH_DENIED", 10002),

@@ -115,12 +115,12 @@ def of_arrays() -> Iterator[tuple[int, int, tuple[str, ...]]]:
             yield from ((key, version, path) for path in arrays_of(layout(key, version)))
 
 
-def plain(each: SchemaField) -> Any:
-    if each.is_array:
+def plain(field: SchemaField) -> Any:
+    if field.is_array:
         return ()
-    if each.struct is not None:
-        return None if each.nullable else holding(each.struct, (), 0)
-    return "" if each.kind == "string" else each.default
+    if field.struct is not None:
+        return None if field.nullable else holding(field.struct, (), 0)
+    return "" if field.kind == "string" else field.default
 
 
 def holding(kind: type, path: tuple[str, ...], count: int) -> Any:
@@ -133,8 +133,8 @@ def holding(kind: type, path: tuple[str, ...], count: int) -> Any:
     return kind(**values)
 
 
-def _item(each: SchemaField) -> Any:
-    return {"string": "", "bytes": b"", "uuid": None}.get(each.kind, 0)
+def _item(field: SchemaField) -> Any:
+    return {"string": "", "bytes": b"", "uuid": None}.get(field.kind, 0)
 
 
 @pytest.mark.thorough

@@ -213,8 +213,8 @@ def _partition(place: dict[str, Any]) -> Any:
     return TopicPartition(place["topic"], place["partition"])
 
 
-def _offsets(given: list[dict[str, Any]]) -> dict[Any, Any]:
-    return {_partition(each): OffsetAndMetadata(each["offset"], each.get("metadata") or "") for each in given}
+def _offsets(offsets: list[dict[str, Any]]) -> dict[Any, Any]:
+    return {_partition(offset): OffsetAndMetadata(offset["offset"], offset.get("metadata") or "") for offset in offsets}
 
 
 def failure(error: BaseException) -> dict[str, Any]:

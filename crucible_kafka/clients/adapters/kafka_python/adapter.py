@@ -196,13 +196,13 @@ def _partition(place: dict[str, Any]) -> Any:
     return TopicPartition(place["topic"], place["partition"])
 
 
-def _offsets(given: list[dict[str, Any]]) -> dict[Any, Any]:
+def _offsets(offsets: list[dict[str, Any]]) -> dict[Any, Any]:
     own = {}
-    for each in given:
-        fields = {"offset": each["offset"], "metadata": each.get("metadata") or "", "leader_epoch": -1}
-        if each.get("leader_epoch") is not None:
-            fields["leader_epoch"] = each["leader_epoch"]
-        own[_partition(each)] = OffsetAndMetadata(**{name: fields[name] for name in OffsetAndMetadata._fields})
+    for offset in offsets:
+        fields = {"offset": offset["offset"], "metadata": offset.get("metadata") or "", "leader_epoch": -1}
+        if offset.get("leader_epoch") is not None:
+            fields["leader_epoch"] = offset["leader_epoch"]
+        own[_partition(offset)] = OffsetAndMetadata(**{name: fields[name] for name in OffsetAndMetadata._fields})
     return own
 
 

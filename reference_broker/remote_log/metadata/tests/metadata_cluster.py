@@ -35,9 +35,9 @@ class MetadataCluster(ClusterWorld):
         node = self.members[number].node
         broker = node.broker
 
-        def create(wanted: NewTopic, over: Done) -> None:
+        def create(new_topic: NewTopic, over: Done) -> None:
             if broker.lifecycle.channel.has_leader:
-                request_creation(broker.lifecycle.channel, wanted, over)
+                request_creation(broker.lifecycle.channel, new_topic, over)
             else:
                 later(broker.ports, 0, over)
 

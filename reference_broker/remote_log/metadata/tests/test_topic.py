@@ -26,7 +26,7 @@ def world() -> MetadataCluster:
 
 
 def others(number: int) -> list[int]:
-    return [each for each in range(3) if each != number]
+    return [index for index in range(3) if index != number]
 
 
 def records_in(world: MetadataCluster) -> list[bytes]:
@@ -124,7 +124,7 @@ def test_later_watcher_reads_all_events_before_ready(world: MetadataCluster) -> 
 def test_second_watched_partition_is_read_from_start_and_first_is_not(world: MetadataCluster) -> None:
     """Both are in the same partition of the topic."""
     world.watch(0)
-    other = next(each for each in range(1, 100) if world.index(each) == world.index(0))
+    other = next(number for number in range(1, 100) if world.index(number) == world.index(0))
     first = copy_of(1, 0, 9)
     world.write(0, first)
     world.watch(1)

@@ -79,9 +79,9 @@ def test_no_event_of_read_walks_many_headers(
     monkeypatch.setattr(segment_readings, "REMOTE_HEADERS_PER_SLICE", 100)
     deliver = world.node.ports.deliver
 
-    def delivered(what: Any) -> None:
+    def delivered(callback: Any) -> None:
         headers.next_event()
-        deliver(what)
+        deliver(callback)
 
     world.node.ports.deliver = delivered  # type: ignore[method-assign]
     found, most = world.read(1500, max_bytes), headers.most

@@ -159,10 +159,10 @@ def test_many_producers_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(producer_state, "PRODUCERS_PER_SLICE", 10)
     deliver, make = tiered.node.ports.deliver, producer_state._producer
 
-    def delivered(what: Callable[[], None]) -> None:
+    def delivered(callback: Callable[[], None]) -> None:
         nonlocal taken
         taken = 0
-        deliver(what)
+        deliver(callback)
 
     def made(row: tuple[int, ...]) -> tuple[int, ProducerStateEntry]:
         nonlocal taken, most
