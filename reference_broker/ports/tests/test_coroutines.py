@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from reference_broker.ports.coroutines import Wait, pause, result_of, run_coroutine
+from reference_broker.ports.coroutines import Wait, completed, pause, result_of, run_coroutine, start
 from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.ports.slicing import Sliced
 
@@ -103,3 +103,26 @@ def test_each_slice_has_an_event_of_its_own() -> None:
     assert done == [1, 2]
     timers.fire()
     assert (done, timers.pending) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize("comes_first", ["result", "await"])
+def test_started_work_gives_its_result_before_or_after_the_await(comes_first: str) -> None:
+    done, waiting = list[int](), list[Callable[[int], None]]()
+
+    async def work() -> int:
+        return 1 + await Wait[int](waiting.append)
+
+    future = start(work())
+
+    async def user() -> None:
+        done.append(await completed(1))
+        done.append(await future)
+
+    if comes_first == "result":
+        waiting.pop()(1)
+        run_coroutine(user())
+    else:
+        run_coroutine(user())
+        assert done == [1]
+        waiting.pop()(1)
+    assert done == [1, 2]

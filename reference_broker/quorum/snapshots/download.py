@@ -132,6 +132,22 @@ class SnapshotDownload:
         await self._name(transfer, partial)
         return self._install(transfer)
 
+    async def _fetch(self, transfer: SnapshotTransfer) -> Partial:
+        """Fetch the pieces that are missing. All bytes of the result are synced. Raise TransferError."""
+        partial = await self._resume(transfer)
+        if partial is not None:
+            await partial.sync(self._node.ports)
+            if partial.is_whole:
+                return partial
+        while True:
+            piece = await self._fetch_piece(transfer)
+            partial = self._append_piece(transfer, piece)
+            transfer.progress()
+            await partial.sync(self._node.ports)
+            # Decision snapshot-download-whole (S-4, S-9): verified | next piece is requested
+            if partial.is_whole or piece.is_last:
+                return partial
+
     # Where to begin
 
     async def _resume(self, transfer: SnapshotTransfer) -> Partial | None:
@@ -181,23 +197,7 @@ class SnapshotDownload:
             ("size", size),
         )
 
-    # Piece by piece
-
-    async def _fetch(self, transfer: SnapshotTransfer) -> Partial:
-        """Fetch the pieces that are missing. All bytes of the result are synced. Raise TransferError."""
-        partial = await self._resume(transfer)
-        if partial is not None:
-            await partial.sync(self._node.ports)
-            if partial.is_whole:
-                return partial
-        while True:
-            piece = await self._fetch_piece(transfer)
-            partial = self._append_piece(transfer, piece)
-            transfer.progress()
-            await partial.sync(self._node.ports)
-            # Decision snapshot-download-whole (S-4, S-9): verified | next piece is requested
-            if partial.is_whole or piece.is_last:
-                return partial
+    # One piece
 
     async def _fetch_piece(self, transfer: SnapshotTransfer) -> Piece:
         """Fetch the piece that follows. Raise TransferError."""
