@@ -113,12 +113,12 @@ def missable(history: History) -> dict[Value, int]:
     result."""
     missable_us: dict[Value, int] = {}
     last_us = max((each.complete_us for each in history.operations), default=0)
-    for (where, _), writes in by_key(history).items():
+    for (partition, _), writes in by_key(history).items():
         newer_us = NEVER_US
         for each in reversed(writes):
             since_us = min(newer_us, each.removable_us) if each.fate == "ok" else 0
             if since_us <= last_us:
-                missable_us[where, each.row.process, each.row.sequence] = since_us
+                missable_us[partition, each.row.process, each.row.sequence] = since_us
             if each.fate != "fail":
                 newer_us = min(newer_us, each.effective_us)
     return missable_us
@@ -167,12 +167,12 @@ def _passed_us(
         and (operation := history.operation_of.get((row.process, row.index))) is not None
         and operation.type == "ok"
     ]
-    left = {where: sorted(each) for where, each in offsets.items()}
+    left = {partition: sorted(each) for partition, each in offsets.items()}
     passed_us: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
-    for at_us, where, first, end in sorted(moves):
-        ahead = left.get(where, [])
+    for at_us, partition, first, end in sorted(moves):
+        ahead = left.get(partition, [])
         passed = slice(bisect_left(ahead, first), bisect_left(ahead, end))
-        passed_us[where].update(dict.fromkeys(ahead[passed], at_us))
+        passed_us[partition].update(dict.fromkeys(ahead[passed], at_us))
         del ahead[passed]
     return passed_us
 
@@ -187,12 +187,12 @@ def _unpolled(history: History) -> dict[tuple[str, int, TopicPartition], None]:
     members = dict.fromkeys(row.process for row in history.memberships)
     unpolled: dict[tuple[str, int, TopicPartition], None] = {}
     rows = [row for row in history.positions if row.process in members and row.error is None]
-    for (process, where), own in grouped(rows, lambda row: (row.process, partition_of(row))).items():
+    for (process, partition), own in grouped(rows, lambda row: (row.process, partition_of(row))).items():
         own.sort(key=lambda row: row.index)
         for row, following in zip_longest(own, own[1:]):
             goes_on = following is not None and following.fetch_offset == row.next_offset
-            if not goes_on and (process, row.index, where) not in read:
-                unpolled[process, row.index, where] = None
+            if not goes_on and (process, row.index, partition) not in read:
+                unpolled[process, row.index, partition] = None
     return unpolled
 
 
@@ -236,8 +236,8 @@ class MaterializedView(Check):
             head, held = rows[0], {row.key: row for row in rows if row.key}
             self.evidence += 1
             at_end = head.position >= ends.get(partition_of(head), NEVER_US)
-            for where, key in keys.get(partition_of(head), ()):
-                writes = by_key(history)[where, key]
+            for partition, key in keys.get(partition_of(head), ()):
+                writes = by_key(history)[partition, key]
                 if not _may_be_superseded(writes, head, at_end):
                     self._judge(history, head, held.get(key), writes)
 

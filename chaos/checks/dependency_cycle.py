@@ -217,7 +217,7 @@ def add_inputs(graph: Graph, history: History) -> None:
     for each in transactions(history):
         committed = Event(COMMITTED, each.row.process, each.row.index)
         if committed in graph.after:
-            wrote.update(((where, value.offset), committed) for (where, *_), value in each.values())
+            wrote.update(((partition, value.offset), committed) for (partition, *_), value in each.values())
     for row in history.transforms:
         requested = Event(REQUESTED, row.process, row.index)
         for offset in range(row.source_offset, row.source_offset + row.count):
@@ -282,9 +282,9 @@ class _Order:
                 self._plain(span)
         self._logs()
 
-    def _appended(self, where: TopicPartition, offset: int) -> Event:
-        self._offsets.setdefault(where, set()).add(offset)
-        return Event(APPENDED, f"{where[0]}-{where[1]}", offset)
+    def _appended(self, partition: TopicPartition, offset: int) -> Event:
+        self._offsets.setdefault(partition, set()).add(offset)
+        return Event(APPENDED, f"{partition[0]}-{partition[1]}", offset)
 
     def _timed(self, kind: str, process: str, number: int, at_us: int) -> Event:
         event = Event(kind, process, number)
@@ -302,8 +302,8 @@ class _Order:
                 key = partition_of(span), span.first_offset + span.count - 1
                 if key not in first or operation.complete_us < first[key].complete_us:
                     first[key] = operation
-        for (where, offset), operation in first.items():
-            self.graph.add(self._appended(where, offset), self._ended(operation), WR)
+        for (partition, offset), operation in first.items():
+            self.graph.add(self._appended(partition, offset), self._ended(operation), WR)
 
     def _transaction(self, transaction: ClientTransaction) -> None:
         row = transaction.row
@@ -363,6 +363,6 @@ class _Order:
         return self._read_at
 
     def _logs(self) -> None:
-        for where, offsets in self._offsets.items():
+        for partition, offsets in self._offsets.items():
             for offset, next_offset in pairwise(sorted(offsets)):
-                self.graph.add(self._appended(where, offset), self._appended(where, next_offset), WW)
+                self.graph.add(self._appended(partition, offset), self._appended(partition, next_offset), WW)

@@ -140,15 +140,16 @@ class AllAssigned(Check):
     def overdue(self, at_us: int, after_us: int) -> None:
         """Report the violation: the assignment was not reached in that time."""
         for group in self._expected:
-            for where, owners in self._wrong(group):
+            for partition, owners in self._wrong(group):
                 names = " and ".join(owners) or "nobody"
                 self.violated(
-                    at_us, f"group {group}: {where[0]}-{where[1]} has {names} {after_us / 1e6:g} s after the heal"
+                    at_us,
+                    f"group {group}: {partition[0]}-{partition[1]} has {names} {after_us / 1e6:g} s after the heal",
                 )
 
     def _wrong(self, group: str) -> list[tuple[TopicPartition, dict[str, None]]]:
         owned = self._owned[group]
-        owners = [(where, owned.get(where, {})) for where in self._expected[group]]
+        owners = [(partition, owned.get(partition, {})) for partition in self._expected[group]]
         return [each for each in owners if len(each[1]) != 1]
 
 
@@ -181,22 +182,22 @@ class GroupSkip(Check):
         members = [row for row in moved_forward(history) if row.process in group_of]
         moved = grouped(members, lambda row: (group_of[row.process], partition_of(row)))
         known = known_offsets(history)
-        for (group, where), offsets in read.items():
+        for (group, partition), offsets in read.items():
             low, high = min(offsets), max(offsets)
-            for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset omits what is between.
+            for row in moved.get((group, partition), ()):  # Kafka: auto.offset.reset omits what is between.
                 offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
-            offsets.update(_taken(missable_offsets(history).get(where, {}), begun[group, where]))
-            there = known[where, level[group, where]]
+            offsets.update(_taken(missable_offsets(history).get(partition, {}), begun[group, partition]))
+            there = known[partition, level[group, partition]]
             between = there[bisect_left(there, low) : bisect_right(there, high)]
-            self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
+            self._judge(group, partition, [each for each in between if each not in offsets], begun[group, partition])
 
-    def _judge(self, group: str, where: TopicPartition, omitted: list[int], begun: list[tuple[int, int]]) -> None:
+    def _judge(self, group: str, partition: TopicPartition, omitted: list[int], begun: list[tuple[int, int]]) -> None:
         """``begun`` holds the first offset and the end of each read of the group."""
         if omitted:
             behind = [each for each in begun if each[0] > omitted[0]]
             self.violated(
                 min(at_us for _, at_us in behind),
-                f"group {group} omitted {len(omitted)} records of {where[0]}-{where[1]}, the first at offset "
+                f"group {group} omitted {len(omitted)} records of {partition[0]}-{partition[1]}, the first at offset "
                 f"{omitted[0]}, and read on from {min(behind)[0]}",
             )
 

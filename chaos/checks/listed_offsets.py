@@ -107,25 +107,25 @@ class OffsetsListed(ReplicaCheck):
             results = {_where(topic, each): each for topic in response.topics for each in topic.partitions}
             for topic in request.topics:
                 for each in topic.partitions:
-                    where = _where(topic, each)
-                    result, before, after = results.get(where), led.get(where), now.get(where)
+                    partition = _where(topic, each)
+                    result, before, after = results.get(partition), led.get(partition), now.get(partition)
                     if (
                         result is None
                         or before is None
                         or after is None
-                        or named[where] > 1
+                        or named[partition] > 1
                         or (after.log, after.leader_epoch) != (before.log, before.leader_epoch)
                     ):
                         continue
                     self.evidence += 1
-                    for wrong in self._wrong(node_id, where, each, result, before, after, is_committed):
-                        who = f"{where[0]}-{where[1]}: leader {node_id} of epoch {after.leader_epoch}"
+                    for wrong in self._wrong(node_id, partition, each, result, before, after, is_committed):
+                        who = f"{partition[0]}-{partition[1]}: leader {node_id} of epoch {after.leader_epoch}"
                         self.violated(at_us, f"{who} {wrong}")
 
     def _wrong(
         self,
         node_id: int,
-        where: TopicPartition,
+        partition: TopicPartition,
         wanted: Any,
         result: Any,
         before: _Offsets,
@@ -140,7 +140,7 @@ class OffsetsListed(ReplicaCheck):
                 yield f"returned error {error} for leader epoch {known}, and {int(due)} is due (KIP-320)"
             return
         if timestamp == LATEST:
-            key = after.log.topic_id, where[1]
+            key = after.log.topic_id, partition[1]
             start = self._starts.get((node_id, key))
             if start is not None and start.leader_epoch == after.leader_epoch:
                 if not error and after.high_watermark < start.least:
@@ -174,11 +174,11 @@ def _led(node: "Node", body: Any) -> dict[TopicPartition, _Offsets]:
     found = dict[TopicPartition, _Offsets]()
     for topic in body.topics:
         for each in topic.partitions:
-            where = _where(topic, each)
-            led = node.broker.partitions.by_name.get(where)
+            partition = _where(topic, each)
+            led = node.broker.partitions.by_name.get(partition)
             if led is not None:
                 log = led.log
-                found[where] = _Offsets(
+                found[partition] = _Offsets(
                     log,
                     led.leader_epoch,
                     log.high_watermark,

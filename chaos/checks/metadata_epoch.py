@@ -251,10 +251,10 @@ class Rewinds(Check):
         began = grouped(received_offsets(history), lambda row: (row.process, partition_of(row)))
         ends = {partition_of(row): row.high_watermark for row in history.ends}
         for reset in history.resets:
-            where = partition_of(reset)
-            is_lost = reset.from_offset > ends.get(where, reset.from_offset)
-            is_held = starts.get(where, 0) <= reset.from_offset and not is_lost
-            has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, where), []))
+            partition = partition_of(reset)
+            is_lost = reset.from_offset > ends.get(partition, reset.from_offset)
+            is_held = starts.get(partition, 0) <= reset.from_offset and not is_lost
+            has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, partition), []))
             if reset.reason == OUT_OF_RANGE and is_held and has_epoch and not self._was_cut_off(reset, history):
                 self.violated(
                     reset.at_us,

@@ -239,10 +239,10 @@ class ProducerView:
         producers.settle()
         return producers
 
-    def holding(self, where: TopicPartition, stable_offset: int) -> list[int | None]:
+    def holding(self, partition: TopicPartition, stable_offset: int) -> list[int | None]:
         """Return the producer whose transaction begins at a partition's last stable offset, and those that have one
         open behind it. None means a first one that no log shows."""
-        directory = f"{where[0]}-{where[1]}"
+        directory = f"{partition[0]}-{partition[1]}"
         logs = [each for (_, name), each in self.logs.items() if name == directory]
         newest = max(logs, key=lambda each: each.log.high_watermark, default=None)
         if newest is None:

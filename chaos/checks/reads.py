@@ -177,8 +177,8 @@ class FetchGap(Check):
             if key in positions and moment >= last[key]:
                 last[key] = moment
                 positions[key] = position.next_offset
-        for (process, where), offset in positions.items():
-            end = ends.get(where)  # Physical: nothing is known of a partition that could not be read at the end.
+        for (process, partition), offset in positions.items():
+            end = ends.get(partition)  # Physical: nothing is known of a partition that could not be read at the end.
             if end is None:
                 continue
             self.evidence += 1
@@ -186,7 +186,7 @@ class FetchGap(Check):
             if current != end.high_watermark and not self._is_held(history, end, current):
                 self.violated(
                     end.end_us,
-                    f"{process} is at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
+                    f"{process} is at offset {current} of {partition[0]}-{partition[1]}, whose high watermark is "
                     f"{end.high_watermark}",
                 )
 

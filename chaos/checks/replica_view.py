@@ -210,9 +210,9 @@ class ReplicaView:
         self._deleted: dict[bytes, None] = {}
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
-    def may_have_lost(self, where: TopicPartition, at_us: int) -> bool:
+    def may_have_lost(self, partition: TopicPartition, at_us: int) -> bool:
         """Return whether records that were committed to the partition at ``at_us`` may be lost since then (E-7)."""
-        return where in self.excused and at_us <= self._taken_over_us.get(where, at_us)
+        return partition in self.excused and at_us <= self._taken_over_us.get(partition, at_us)
 
     def offsets_excused(self, group: str) -> bool:
         """Return whether the group's state and its committed offsets may be lost (E-7)."""

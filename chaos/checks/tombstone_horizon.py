@@ -247,9 +247,11 @@ class OneBootstrapPerMarker(Check):
     # Readers
 
     def end(self, history: History) -> None:
-        for reader, where, life in _lives(history):
+        for reader, partition, life in _lives(history):
             for sent in _wrong(life):
-                self.violated(sent.at_us, f"{reader} at offset {sent.position} of {where[0]}-{where[1]} {_story(sent)}")
+                self.violated(
+                    sent.at_us, f"{reader} at offset {sent.position} of {partition[0]}-{partition[1]} {_story(sent)}"
+                )
             self.evidence += sum(each.reset == MISSED for each in life)
 
 
@@ -283,17 +285,19 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMar
     """
     ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
     reset = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
-    for (reader, where), responses in grouped(
+    for (reader, partition), responses in grouped(
         _responses_with_marker(history), lambda each: (each[1].process, partition_of(each[1]))
     ).items():
-        ended_us = sorted({row.at_us for row in ends.get((reader, where), ())})
+        ended_us = sorted({row.at_us for row in ends.get((reader, partition), ())})
         begins_us = -1
         for end_us in ended_us:
             yield (
                 reader,
-                where,
+                partition,
                 [
-                    SentMarker(at_us, row.fetch_offset, row.tombstone_horizon, reset.get((reader, where, at_us), ""))
+                    SentMarker(
+                        at_us, row.fetch_offset, row.tombstone_horizon, reset.get((reader, partition, at_us), "")
+                    )
                     for at_us, row in sorted(responses, key=lambda each: (each[0], each[1].index))
                     if begins_us < at_us <= end_us
                 ],

@@ -258,13 +258,14 @@ JUDGED_EVERY_US = 200_000
 DELETED = "deleted"
 
 
-def _writable(image: MetadataImage, where: TopicPartition, least: int) -> object:
+def _writable(image: MetadataImage, partition: TopicPartition, least: int) -> object:
     """Return the leader, its epoch and the ISR of a partition that can be written, or None."""
-    topic = image.topics.get(where[0])
-    if topic is None or where[1] >= len(topic.partitions):
+    topic = image.topics.get(partition[0])
+    if topic is None or partition[1] >= len(topic.partitions):
         return DELETED
-    found = topic.partitions[where[1]]
-    leader = image.brokers.get(found.leader)
-    if leader is None or leader.fenced or len(found.isr) < min(min_isr_of(image, where[0], least), len(found.replicas)):
+    state = topic.partitions[partition[1]]
+    leader = image.brokers.get(state.leader)
+    min_isr = min(min_isr_of(image, partition[0], least), len(state.replicas))
+    if leader is None or leader.fenced or len(state.isr) < min_isr:
         return None
-    return found.leader, found.leader_epoch, tuple(found.isr)
+    return state.leader, state.leader_epoch, tuple(state.isr)

@@ -244,12 +244,12 @@ class EndingsInTime(StateCheck):
                 )
 
 
-def _leaderless(node: "Node", where: TopicPartition) -> bool:
+def _leaderless(node: "Node", partition: TopicPartition) -> bool:
     image = node.broker.quorum_node.loader.image
-    topic = image.topics.get(where[0])
-    if topic is None or where[1] >= len(topic.partitions):
+    topic = image.topics.get(partition[0])
+    if topic is None or partition[1] >= len(topic.partitions):
         return False
-    leader = image.brokers.get(topic.partitions[where[1]].leader)
+    leader = image.brokers.get(topic.partitions[partition[1]].leader)
     return leader is None or leader.fenced
 
 

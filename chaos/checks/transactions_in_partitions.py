@@ -88,8 +88,8 @@ class WritesVerified(StateCheck, ProducerCheck):
     ) -> None:
         if batch.commits is not None or not batch.is_transactional or not _led_here(node, producers, batch):
             return
-        where = producers.log.directory.rpartition("-")[0], producers.index
-        write = node.broker.node_id, where, batch.producer_id, batch.epoch, batch.first_sequence
+        partition = producers.log.directory.rpartition("-")[0], producers.index
+        write = node.broker.node_id, partition, batch.producer_id, batch.epoch, batch.first_sequence
         is_open = known is not None and known.open_from >= 0 and known.epoch == batch.epoch
         if is_open or not node.broker.config.transaction_partition_verification_enable:
             self._arrived.pop(write, None)
@@ -103,30 +103,31 @@ class WritesVerified(StateCheck, ProducerCheck):
     ) -> None:
         # Several batches at once may have been appended at earlier events.
         if new is not None and len(new) == 1 and new[0].commits is not None and _led_here(node, producers, new[0]):
-            where = producers.log.directory.rpartition("-")[0], producers.index
-            self._marked[node.broker.node_id, where, new[0].producer_id] = at_us
+            partition = producers.log.directory.rpartition("-")[0], producers.index
+            self._marked[node.broker.node_id, partition, new[0].producer_id] = at_us
 
     def _judge(self, at_us: int, node: "Node") -> None:
         new, self._new = self._new, []
         for write in new:
             arrived_us = self._arrived.pop(write, None)
-            node_id, where, producer_id, epoch, first = write
+            node_id, partition, producer_id, epoch, first = write
             owner = self.transactions.owners.get(producer_id)
             if arrived_us is None or (owner is not None and self.transactions.has_lost(owner[1])):
                 continue
             self.evidence += 1
-            since_us = max(arrived_us, self._marked.get((node_id, where, producer_id), -1) + 1)
+            since_us = max(arrived_us, self._marked.get((node_id, partition, producer_id), -1) + 1)
             values = [] if owner is None else self.transactions.since(owner[1], since_us)
             is_open = any(
-                (each.state, each.producer_id, each.epoch) == (ONGOING, producer_id, epoch) and where in each.partitions
+                (each.state, each.producer_id, each.epoch) == (ONGOING, producer_id, epoch)
+                and partition in each.partitions
                 for each in values
             )
             if not is_open:
                 self.violated(
                     at_us,
-                    f"{where[0]}-{where[1]}: node {node.broker.node_id} began a transaction of producer {producer_id}, "
-                    f"epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since {since_us} us its "
-                    f"coordinator had {', '.join(each.named for each in values) or 'nothing'}",
+                    f"{partition[0]}-{partition[1]}: node {node.broker.node_id} began a transaction of producer "
+                    f"{producer_id}, epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since "
+                    f"{since_us} us its coordinator had {', '.join(each.named for each in values) or 'nothing'}",
                 )
 
 
@@ -194,8 +195,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
     ) -> None:
         if batch.commits is None:
             return
-        where = producers.log.directory.rpartition("-")[0], producers.index
-        marker = where, batch.producer_id, batch.epoch, batch.commits
+        partition = producers.log.directory.rpartition("-")[0], producers.index
+        marker = partition, batch.producer_id, batch.epoch, batch.commits
         is_led = _led_here(node, producers, batch)
         # Two coordinators may have it written one after the other. A new leader may write it again at a lower offset,
         # where the first one was lost.
@@ -214,16 +215,16 @@ class MarkersDecided(StateCheck, ProducerCheck):
         new, self._new = self._new, []
         for marker, offset in new:
             self.evidence += 1
-            where, producer_id, epoch, commits = marker
+            partition, producer_id, epoch, commits = marker
             kind = "commit" if commits else "abort"
-            is_decided = (producer_id, epoch, commits, where) in self.transactions.decided
+            is_decided = (producer_id, epoch, commits, partition) in self.transactions.decided
             owner = self.transactions.owners.get(producer_id)
             is_lost = owner is not None and self.transactions.may_have_lost_decision(owner[1], producer_id, epoch)
             if is_decided or is_lost or marker in self._requested:
                 continue
             self.violated(
                 at_us,
-                f"{where[0]}-{where[1]}: node {node.broker.node_id} wrote the {kind} marker of "
+                f"{partition[0]}-{partition[1]}: node {node.broker.node_id} wrote the {kind} marker of "
                 f"producer {producer_id}, epoch {epoch}, at offset {offset}, and no such decision is committed",
             )
 
@@ -257,10 +258,10 @@ class MarkersDecided(StateCheck, ProducerCheck):
         X-3: a marker ends what the producer wrote before it, so that of an earlier transaction with the same epoch has
         records of the producer behind it, in this log or in another one.
         """
-        where, *ended = marker
+        partition, *ended = marker
         own = [
             (producers, each)
-            for producers in self._logs_of(where)
+            for producers in self._logs_of(partition)
             for each in (*producers.unread(), *producers.batches)
             if (each.producer_id, each.epoch) == (marker[1], marker[2])
         ]
@@ -275,20 +276,20 @@ class MarkersDecided(StateCheck, ProducerCheck):
             if each.offset < producers.opened_end or each.offset >= producers.read_end
         )
 
-    def _logs_of(self, where: TopicPartition) -> list[LogProducers]:
-        directory = f"{where[0]}-{where[1]}"
+    def _logs_of(self, partition: TopicPartition) -> list[LogProducers]:
+        directory = f"{partition[0]}-{partition[1]}"
         return [each for (_, name), each in self.producers.logs.items() if name == directory]
 
-    def _high_watermark(self, where: TopicPartition) -> int:
-        return max((each.log.high_watermark for each in self._logs_of(where)), default=0)
+    def _high_watermark(self, partition: TopicPartition) -> int:
+        return max((each.log.high_watermark for each in self._logs_of(partition)), default=0)
 
-    def _is_excused(self, node: "Node", where: TopicPartition, before: StateValue) -> bool:
-        topic = node.broker.quorum_node.loader.image.topics.get(where[0])
-        if topic is None or where[1] >= len(topic.partitions):
+    def _is_excused(self, node: "Node", partition: TopicPartition, before: StateValue) -> bool:
+        topic = node.broker.quorum_node.loader.image.topics.get(partition[0])
+        if topic is None or partition[1] >= len(topic.partitions):
             return True
-        if self.context.replicas.may_have_lost(where, before.at_us):
+        if self.context.replicas.may_have_lost(partition, before.at_us):
             return True
-        states = [each.states.get(before.producer_id) for each in self._logs_of(where)]
+        states = [each.states.get(before.producer_id) for each in self._logs_of(partition)]
         return any(each is not None and each.epoch > before.epoch for each in states)
 
 
@@ -312,9 +313,9 @@ class HangingTransaction(Check):
         for end in history.ends:
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue
-            where = partition_of(end)
-            own = [each for each in transactions(history) if _may_write_to(each, where)]
-            for producer_id in self.context.producers.holding(where, end.last_stable_offset):
+            partition = partition_of(end)
+            own = [each for each in transactions(history) if _may_write_to(each, partition)]
+            for producer_id in self.context.producers.holding(partition, end.last_stable_offset):
                 may_be_open = any(
                     each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + late_us >= end.end_us
                     for each in own
@@ -329,10 +330,10 @@ class HangingTransaction(Check):
                     )
 
 
-def _may_write_to(transaction: ClientTransaction, where: TopicPartition) -> bool:
+def _may_write_to(transaction: ClientTransaction, partition: TopicPartition) -> bool:
     """Return whether the transaction has values in the partition, or offsets that may be there."""
-    return any(partition_of(each) == where for each in transaction.sent) or (
-        where[0] == OFFSETS_TOPIC and bool(transaction.offsets)
+    return any(partition_of(each) == partition for each in transaction.sent) or (
+        partition[0] == OFFSETS_TOPIC and bool(transaction.offsets)
     )
 
 

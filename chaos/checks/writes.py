@@ -335,8 +335,8 @@ class CorruptValue(Check):
                 continue
             self.evidence += 1
             if not span.valid or not span.writer:
-                where = f"{span.topic}-{span.partition} offset {span.first_offset}"
-                self.violated(history.ended_us(span), f"{where}: {span.process} saw a damaged value")
+                partition = f"{span.topic}-{span.partition} offset {span.first_offset}"
+                self.violated(history.ended_us(span), f"{partition}: {span.process} saw a damaged value")
 
 
 class MirrorComplete(Check):
