@@ -111,7 +111,7 @@ class BrokerHeartbeats:
         broker = self.controller.latest.brokers.get(beat.broker_id)
         if broker is None:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} is not registered.")
-        # Decision broker-heartbeat-epoch (E-4): of another life | of this life
+        # Decision broker-heartbeat-epoch (E-4): of another incarnation | of this incarnation
         if broker.broker_epoch != beat.broker_epoch:
             return Refusal(
                 ErrorCode.stale_broker_epoch,

@@ -347,7 +347,7 @@ class MetadataBroadcast:
         registered = content.image.brokers
         for recipient in list(self._recipients.values()):
             broker = registered.get(recipient.broker_id)
-            # Decision metadata-recipient-restarted (M-3): gone or restarted | same life
+            # Decision metadata-recipient-restarted (M-3): gone or restarted | same incarnation
             if broker is None or broker.broker_epoch != recipient.broker_epoch:
                 self._cancel(recipient)
                 del self._recipients[recipient.broker_id]
@@ -413,7 +413,7 @@ class MetadataBroadcast:
 
     def _responded(self, recipient: _Recipient, target: Content, response: object) -> None:
         assert isinstance(response, UpdateMetadataResponse1000), f"an update got {type(response).__name__}"
-        # Decision metadata-update-response-late (M-3): of an earlier life | of this life
+        # Decision metadata-update-response-late (M-3): of an earlier incarnation | of this incarnation
         if not self._is_current(recipient):
             return
         # Decision controller-fenced (M-3): newer controller is known | not fenced

@@ -97,7 +97,7 @@ class Loading:
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.playback.batch_replayed()
                 yield
-                # Decision coordinator-load: another leads, abandoned | goes on
+                # Decision coordinator-load: another leads, abandoned | continues
                 if not self.shard.is_led:
                     return
         self.shard.loaded_end = self.shard.led.log.log_end_offset

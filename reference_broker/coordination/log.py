@@ -134,7 +134,7 @@ class CoordinatorLog:
         """Call ``replicated`` when all records below ``end_offset`` are, even if too few replicas are in sync by then.
         The errors are otherwise those of ``append``."""
         led = self.led
-        # Decision coordinator-write-replicated (X-2): already | waits
+        # Decision coordinator-write-replicated (X-2): already replicated | waits
         if led.log.high_watermark >= end_offset:
             replicated(ErrorCode.not_leader_or_follower if led.is_removed else ErrorCode.none)
             return

@@ -498,7 +498,7 @@ class Group:
         if self.members[self.leader].awaits_join:
             return True
         joined = next((each.member_id for each in self.members.values() if each.awaits_join), None)
-        # Decision group-leader-elected: nobody has joined | one that joined leads
+        # Decision group-leader-elected: no member has joined | one that joined leads
         if joined is None:
             return False
         self.leader = joined

@@ -80,7 +80,7 @@ class OffsetCleanup:
             shard.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
         elif shard.offsets.has_any(group_id):
             shard.retention.schedule(group_id, next_ms)
-        # Decision group-without-offsets (M-8): somebody may still join | deleted or has members
+        # Decision group-without-offsets (M-8): a member may still join | deleted or has members
         elif not self._membership.delete_unused(shard, group) and not group.members:
             shard.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 

@@ -133,7 +133,7 @@ class OffsetsPartition(CoordinatorShard):
         errors = [first]
         for keys in batches:
             await pause(self._ports, 0)
-            # Decision group-removal-lost (M-8): partition is lost | goes on
+            # Decision group-removal-lost (M-8): partition is lost | continues
             if not self.is_led:
                 errors.append(completed(ErrorCode.not_coordinator))
                 break

@@ -269,7 +269,7 @@ def complete_if_joined(served: ServedGroup) -> None:
     members may come."""
     group = served.group
     is_initial = group.previous_state is GroupState.EMPTY
-    # Decision rebalance-completes (X-14): last one has joined | goes on
+    # Decision rebalance-completes (X-14): last member has joined | continues
     if group.state is GroupState.PREPARING_REBALANCE and not is_initial and group.all_joined:
         complete(served)
 
@@ -480,7 +480,7 @@ def heartbeat(served: ServedGroup, member_id: str, group_instance_id: str | None
         return ErrorCode.illegal_generation
     served.restart_session(member_id, group.members[member_id].session_timeout_ms)
     rebalancing = group.state is GroupState.PREPARING_REBALANCE
-    # Decision group-heartbeat-in-rebalance (X-14): must join again | goes on
+    # Decision group-heartbeat-in-rebalance (X-14): must join again | continues
     return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
 
@@ -488,7 +488,7 @@ def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Erro
     """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
-    # Decision group-leave-rebalances (X-14): rebalances | empty or nobody left
+    # Decision group-leave-rebalances (X-14): rebalances | empty or no member left
     if gone and served.group.state is not GroupState.EMPTY:
         reason = next((each.reason for each in leaving if each.reason), "")
         prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))

@@ -261,7 +261,7 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateMa
             count += 1
             if count % RECREATED_BATCHES_PER_SLICE == 0:
                 yield
-                # Decision recreation (P-8): overtaken by a cut | goes on
+                # Decision recreation (P-8): overtaken by a cut | continues
                 if segments.durability.last_cut != cuts or segment not in segments.items:
                     raise Overtaken(f"{segment.path} is not what it was")
     return read_bytes, fresh

@@ -273,7 +273,7 @@ def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Sliced[lis
         if name.endswith(CLEANED_SUFFIX):
             disk.delete(f"{directory}/{name}")
     for name in names:
-        # Decision unfinished-swap: carried through | other file
+        # Decision unfinished-swap: completed | other file
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             yield from _carry_through(disk, directory, int(name[:NAME_DIGITS]), names)
     return list(disk.list(directory))

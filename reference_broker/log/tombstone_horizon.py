@@ -61,7 +61,7 @@ class TombstoneHorizon:
         """Return whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
         (H-4, H-6). ``begin`` follows once it is empty. Raise DiskError."""
         remembered = remembered_after(position, leader_horizon)
-        # Decision horizon-passed (H-4, H-6): starts again | fills on
+        # Decision horizon-passed (H-4, H-6): restarts | continues to fill
         if remembered > self.remembered:
             return True
         # Decision remembered-horizon (H-6, H-7): lower, another leader's | as before

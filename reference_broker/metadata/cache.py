@@ -176,7 +176,7 @@ def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
         return ErrorCode.stale_controller_epoch
     if isinstance(update, UpdateMetadataRequest1000):
         return ErrorCode.none
-    # Decision metadata-update-broker-epoch (M-3): for another life | for this life
+    # Decision metadata-update-broker-epoch (M-3): for another incarnation | for this incarnation
     if update.broker_epoch != broker_epoch:
         return ErrorCode.stale_broker_epoch
     # Decision metadata-update-base-known (M-2): no base, refused | usable

@@ -169,7 +169,7 @@ class MetadataBatchLoader:
         if self._staged and not self._staged[-1][2]:
             self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is published yet.
         self._publish_staged()
-        # Decision metadata-epoch-published-alone (M-2): one epoch published alone | goes on
+        # Decision metadata-epoch-published-alone (M-2): one epoch published alone | continues
         if self.splits_at_epochs and self.delta.metadata_epoch is not None:
             self.flush()
 

@@ -227,7 +227,7 @@ class SnapshotGenerator:
         is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
-        # Decision published-is-snapshot (S-12): counts again | count goes on
+        # Decision published-is-snapshot (S-12): counts again | counting continues
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
             self._last_us = self._node.now_us
@@ -244,7 +244,7 @@ class SnapshotGenerator:
         due_us = self._due_us()
         if due_us is None:
             return
-        # Decision snapshot-due (S-12): begun now | later
+        # Decision snapshot-due (S-12): started now | later
         if due_us <= self._node.now_us:
             self._start(image)
         else:
@@ -257,7 +257,7 @@ class SnapshotGenerator:
     def _due_us(self) -> int | None:
         """Return when the next snapshot is due, or None if not before more is published."""
         config = self._config
-        # Decision damaged-snapshot-remade (S-9, S-12): made again | good
+        # Decision damaged-snapshot-remade (S-9, S-12): recreated | good
         if self._store.latest in self._store.damaged:
             return self._not_before_us
         # Decision snapshot-due-by-size (S-12): enough new records | not enough

@@ -216,7 +216,7 @@ class Follower(RoleState):
         self._succeeded()
         epoch, leader_id, _voted_id = self.election
         wait_us = self._download.wait_us(leader_id, snapshot)
-        # Decision snapshot-download-postponed (S-10): postponed | begun now
+        # Decision snapshot-download-postponed (S-10): postponed | started now
         if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
             self._fetch_after(wait_us)
             return

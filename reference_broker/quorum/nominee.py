@@ -72,7 +72,7 @@ class Nominee(RoleState):
         )
 
     def _responded(self, peer: int, response: RaftResponse) -> Role | None:
-        # Decision vote-response (T-7): error, sent again | counted
+        # Decision vote-response (T-7): error, resent | counted
         if response.error is not ErrorCode.none:
             return self._unreachable(peer)
         self.failed.pop(peer, None)

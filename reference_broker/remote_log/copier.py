@@ -228,7 +228,7 @@ class Copier:
         """Start a copy in the slot that this partition got."""
         may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fencing.is_established
         local = self._next() if may_copy else None
-        # Decision copy-in-slot (P-11): nothing due any more | begun
+        # Decision copy-in-slot (P-11): nothing due any more | started
         if local is None:
             self._end()
             self.copy_due_segments()
@@ -264,7 +264,7 @@ class Copier:
 
     def _advance(self, copy: SegmentCopy) -> None:
         """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
-        # Decision copy-leadership (P-11): abandoned | goes on
+        # Decision copy-leadership (P-11): abandoned | continues
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
             copy = copy.abandoned()
         self.copy = copy

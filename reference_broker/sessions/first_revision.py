@@ -74,7 +74,7 @@ class FirstRevisionSession(FetchSession):
         self.responded_before_full = None
 
     def advance(self, request_epoch: int) -> None:
-        # Decision first-request-number (G-3): sent again | next
+        # Decision first-request-number (G-3): resent | next
         if request_epoch == self.sequence_number:
             for cached in self.last_sent:
                 self.recheck(cached)

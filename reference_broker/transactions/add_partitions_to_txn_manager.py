@@ -160,7 +160,7 @@ class AddPartitionsToTxnManager:
             self._report(pending, request.all(ErrorCode.invalid_request))
             return
         node_id = self._coordinator_of(request.transactional_id)
-        # Decision transaction-verification-coordinator: none is known | sent to it
+        # Decision transaction-verification-coordinator: none is known | sent to the coordinator
         if node_id is None:
             self._report(pending, request.all(ErrorCode.coordinator_not_available))
             return

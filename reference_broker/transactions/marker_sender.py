@@ -149,7 +149,7 @@ class MarkerSender:
             # Decision marker-local: written here | another leader
             if leader == self._node_id:
                 self._writer.write(delivery.marker, led, partial(self._handle_errors, delivery))
-            # Decision marker-leader-known: sent to it | no leader, retried
+            # Decision marker-leader-known: sent to the leader | no leader, retried
             elif leader in image.brokers:
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, led))
                 self._send(leader)

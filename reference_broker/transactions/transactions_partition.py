@@ -166,7 +166,7 @@ class TransactionsPartition(CoordinatorShard):
     ) -> None:
         error, end_offset = await self._append(step)
         # 1. The record is replicated in time.
-        # Decision transaction-step-replicated: shown | failed or lost
+        # Decision transaction-step-replicated: visible | failed or lost
         if not error and self.is_led:
             self._apply(entry, step)
             await self._deferred.end_of_event()
@@ -176,7 +176,7 @@ class TransactionsPartition(CoordinatorShard):
             return
         self._deferred.add(partial(respond, client_error(error) if error else ErrorCode.not_coordinator))
         # 2. The log has refused it.
-        # Decision transaction-step-appended: taken back | applied when replicated
+        # Decision transaction-step-appended: reverted | applied when replicated
         if end_offset is None:
             self._discard(entry)
         # 3. It is in the log, and may be replicated late.
@@ -194,7 +194,7 @@ class TransactionsPartition(CoordinatorShard):
             error = await self._replicated(end_offset)
             if not self.is_led:
                 return
-            # Decision transaction-late-step: awaited again | shown
+            # Decision transaction-late-step: still awaited | visible
             if error:
                 continue
             self._apply(entry, step)

@@ -170,7 +170,7 @@ class Fetch:
                 self._watch()
                 yield
                 # A session carries out what it has accepted even if the connection has closed. A candidate does not.
-                # Decision fetch-work-void (F-20): session or connection gone | carried through
+                # Decision fetch-work-void (F-20): session or connection gone | completed
                 if self.stage.is_over or (self.call.closed and not self.session.session_id):
                     self._drop()
                     break
@@ -213,7 +213,7 @@ class Fetch:
             session.attach(self)  # So that this fetch ends with the session.
             sessions.close(session.session_id, "too many partitions")
             return
-        # Decision session-emptied (F-7): closed | goes on
+        # Decision session-emptied (F-7): closed | continues
         if not session.partitions:
             yield from self._leave_session()
         yield from self.serve()
@@ -360,7 +360,7 @@ class Fetch:
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
-        # Decision parked-fetch-enough (F-14): responds | waits on
+        # Decision parked-fetch-enough (F-14): responds | stays parked
         if self.stage is PARKED and self._is_completable():
             self._enter(DUE)
             self.broker.ports.at_end(self._complete_due)

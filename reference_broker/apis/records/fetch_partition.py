@@ -369,7 +369,7 @@ class RemoteReads:
     def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
         """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
-        # Decision remote-read-begun (P-11): begun | begun before
+        # Decision remote-read-begun (P-11): started | already started
         if part is None or part.log is not log or part.offset != cached.fetch_offset:
             self.drop(cached)
             self._begin(cached, log)

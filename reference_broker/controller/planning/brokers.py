@@ -185,7 +185,7 @@ class BrokerStateChange(Change[Refusal | None]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         broker = context.latest.brokers.get(self.broker_id)
-        # Decision broker-change-outdated (E-4): another life | same life
+        # Decision broker-change-outdated (E-4): another incarnation | same incarnation
         if broker is None or broker.broker_epoch != self.broker_epoch:
             return ()
         # Decision silent-broker-returned (E-4): not fenced | still silent

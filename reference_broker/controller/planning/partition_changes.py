@@ -68,7 +68,7 @@ def elect(
     preferred = partition.replicas[0]
     if election is Election.PREFERRED and may_lead(preferred):
         return Elected(preferred)
-    # Decision partition-leader-stays (E-3): leads on | another is sought
+    # Decision partition-leader-stays (E-3): still leads | another is sought
     if may_lead(partition.leader):
         return Elected(partition.leader)
     for replica in partition.replicas:

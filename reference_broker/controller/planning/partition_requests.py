@@ -140,7 +140,7 @@ def _bad_isr(image: MetadataImage, partition: PartitionImage, requested: Request
         # Decision isr-member-eligible (E-4): fenced or leaving | active
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return ErrorCode.ineligible_replica
-        # Decision isr-member-epoch (E-4): another life | same life
+        # Decision isr-member-epoch (E-4): another incarnation | same incarnation
         if broker_epoch not in (NO_CHECK, broker.broker_epoch):
             return ErrorCode.ineligible_replica
     return None

@@ -181,7 +181,7 @@ class Cleaning:
         Raise DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
         swap.
         """
-        # Decision cleaning-fails (X-11): disk failed | carried through
+        # Decision cleaning-fails (X-11): disk failed | completed
         try:
             yield from self._run()
         except DiskError as failure:

@@ -153,11 +153,11 @@ class SnapshotDownload:
     async def _resume(self, transfer: SnapshotTransfer) -> Partial | None:
         """Return the bytes that an earlier transfer left, or None if this one starts with the first byte."""
         partial = self._known(transfer)
-        # Decision snapshot-download-resumed (S-11): resumed | not begun in this life
+        # Decision snapshot-download-resumed (S-11): resumed | not started by this process
         if partial is not None:
             self._note_start(transfer, partial.length, partial.size)
             return partial
-        # Decision partial-snapshot-read (S-11): partial file is read | begun again
+        # Decision partial-snapshot-read (S-11): partial file is read | restarted
         if self._store.partial == transfer.id and self._partial is None:
             return await self._recover(transfer)
         self._start_over(transfer, "another leader or snapshot")
@@ -172,7 +172,7 @@ class SnapshotDownload:
     async def _recover(self, transfer: SnapshotTransfer) -> Partial | None:
         """Return the bytes that an earlier process left on disk. The checksums say how many of them count."""
         partial = await result_of(self._node.ports, read_partial(self._node.disk, transfer.id))
-        # Decision partial-snapshot-of-other-leader (S-11): begun again | resumed after restart
+        # Decision partial-snapshot-of-other-leader (S-11): restarted | resumed after restart
         if partial is None or partial.leader != transfer.leader:
             self._start_over(transfer, "another leader" if partial is not None else "its progress is unreadable")
             return None

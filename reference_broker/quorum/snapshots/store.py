@@ -258,7 +258,7 @@ class SnapshotCleaner:
         """Return from when on the snapshot may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._node.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
-        # Decision snapshot-being-read (S-15): a download keeps it | nobody reads it
+        # Decision snapshot-being-read (S-15): a download keeps it | not read
         if advanced_us is not None:
             since_us = max(since_us, advanced_us)
         return since_us + self._config.crucible_metadata_snapshot_keep_ms * 1000

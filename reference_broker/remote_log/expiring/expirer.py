@@ -315,7 +315,7 @@ class Expirer:
         """Return whether the work may continue. End it if the leader epoch has changed, the partition is no longer
         watched, or its segment metadata was discarded."""
         is_as_before = self._is_known and self._known.generation is self._generation
-        # Decision expiring-leadership (P-11): over, ended | goes on
+        # Decision expiring-leadership (P-11): over, ended | continues
         if self._has_slot and not (is_as_before and self._partition.leader_epoch == self._epoch):
             self._end()
         return self._has_slot

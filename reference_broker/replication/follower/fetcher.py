@@ -307,7 +307,7 @@ class Fetcher:
         handled: Handled = self._handler.handle_response(response)
         if self._ended:
             return
-        # Decision replica-session (F-11): lost, full fetch next | goes on
+        # Decision replica-session (F-11): lost, full fetch next | continues
         if handled.problem is not None:
             self._busy = False
             self._diverged.clear()

@@ -105,7 +105,7 @@ class Lookups:
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for followed, start_offset in self._current(self._starts, chunk, _offsets(response)):
-            # Decision leader-log-begins-later (E-7): starts again | grew meanwhile
+            # Decision leader-log-begins-later (E-7): restarts | grew meanwhile
             if start_offset > followed.log.log_end_offset:
                 self._apply(followed, partial(self._applier.restart_at, followed, start_offset))
             else:
@@ -309,7 +309,7 @@ class TierStarts:
             return
         del self._from_tier[followed.name]
         log_start_offset = self._log_starts.pop(followed.name)
-        # Decision tier-state (P-11): put off | starts in the tier
+        # Decision tier-state (P-11): postponed | starts in the tier
         if not isinstance(state, TierState):
             self._retry_later(followed)
             return

@@ -76,7 +76,7 @@ class PartitionDataApplier:
         """Apply the response to the latest request of ``followed``."""
         if data.error_code:
             return self._refused(followed, data.error_code)
-        # Decision replica-diverges (E-7): truncates | goes on
+        # Decision replica-diverges (E-7): truncates | continues
         if data.diverging_epoch is not None:
             return self.apply_or_retry(followed, lambda: self.diverged(followed, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
@@ -136,7 +136,7 @@ class PartitionDataApplier:
         they deleted would stay here for ever. Raise DiskError."""
         log, horizon = followed.log, data.tombstone_horizon
         where, position = ("partition", followed.trace_name), log.log_end_offset
-        # Decision replica-below-horizon (H-4): starts again | goes on
+        # Decision replica-below-horizon (H-4): restarts | continues
         if log.horizon.must_empty(position, horizon):
             self.restart_at(followed, data.log_start_offset)
             log.horizon.begin(horizon)

@@ -199,7 +199,7 @@ class IsrProposals:
             f"the response to AlterPartition is a {type(response).__name__}"
         )
         self._is_in_flight = False
-        # Decision alter-partition (E-1): failed, sent again | judged singly
+        # Decision alter-partition (E-1): failed, resent | judged singly
         if response.error_code:
             self._ports.note("isr_proposal_failed", ("error", int(response.error_code)))
             self._send_soon(RETRY_MS)
@@ -229,7 +229,7 @@ class IsrProposals:
         if error:
             self._failures.value += 1
             self._ports.note("isr_proposal_refused", ("partition", partition.log.directory), ("error", int(error)))
-            # Decision proposal-error (E-1): sent again | final
+            # Decision proposal-error (E-1): resent | final
             if error not in _REFUSED | _WAIT_FOR_METADATA:
                 return False
         del self._pending[partition]

@@ -183,7 +183,7 @@ class Leaders:
         log, now_us = partition.log, self._now_us()
         end = log.log_end_offset
         followers = partition.followers
-        # Decision leadership (F-22): begins without progress | goes on
+        # Decision leadership (F-22): begins without progress | continues
         if followers is None:
             followers = Followers(self._node_id, state.leader_epoch, end, end)
             followers.assign(state.replicas)
@@ -446,7 +446,7 @@ class Leaders:
             if state.has_fetched_lately(self._now_us(), self._max_lag_ms):
                 self._maybe_expand_isr(partition, followers, state)
         lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
-        # Decision isr-shrinks (E-1): proposed | nobody lags
+        # Decision isr-shrinks (E-1): proposed | no replica lags
         if lagging:
             self._propose(
                 partition,
