@@ -181,7 +181,7 @@ class DraftLayout(Check):
 
 
 def read(layout: Any, frame: bytes, at: int) -> tuple[Any, int]:
-    """Read what a layout says. Returns dictionaries for structs, lists for arrays, and the place behind it. Raise
+    """Read data by its layout. Return dictionaries for structs, lists for arrays, and the place behind it. Raise
     ValueError if the frame ends before."""
     if isinstance(layout, tuple):
         fields = {}

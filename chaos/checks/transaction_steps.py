@@ -324,7 +324,7 @@ class EffectsReplicated(StateCheck):
 
 
 def _responses_in(node: "Node", body: Any, requested_us: int, reply: Reply) -> Iterator[_Response]:
-    """Yield what the response to this request says of each transactional ID."""
+    """Yield the part of the response to this request about each transactional ID."""
     if reply.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
         yield from _additions_in(body, requested_us, reply)
         return

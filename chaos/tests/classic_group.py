@@ -51,7 +51,7 @@ def member(member_id: str, instance: str | None = None, **more: Any) -> Member:
 
 @dataclass
 class Coordinator:
-    """Node 1, which coordinates group ``g`` as the test says."""
+    """Node 1, which coordinates group ``g`` as a test requires."""
 
     group: Group = field(default_factory=lambda: Group("g", 0))
     now_us: int = 0

@@ -1,4 +1,4 @@
-"""The checks' own reader of records gives what Kafka's format says, whatever the compression."""
+"""The checks' own reader of records, by Kafka's format and for each compression."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The checks judge by models of their own: of the broker they use values, and none of its decisions."""
+"""Independence of the checks: they use values of the broker, and none of its decisions."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The simulator's checks say of the planted histories of compacted topics what the jobs must say of them."""
+"""Planted histories of compacted topics, in which the simulator's checks find what the Spark jobs must find."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, T
 
 
 def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
-    """Return what each check says of a planted history, and the guarantees that had something to judge."""
+    """Return the violations of each check in a planted history, and the guarantees that had something to judge."""
     history = Table().play()
     PLANTED[name][0](history)
     rows = history_of(history)

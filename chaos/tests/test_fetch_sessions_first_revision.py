@@ -25,7 +25,7 @@ class Session:
         assert self.check.violations == []
 
     def fetches(self, kind: int, response: FetchResponse, *notes: Effect, session_id: int = 7) -> list[str]:
-        """Return what the check says of one response."""
+        """Return the violation of one response."""
         before = len(self.check.violations)
         tag = Tag(FETCH, VERSION, "me", session_id, kind)
         body = FetchRequest(session_id=session_id, session_epoch=kind, fetch_type=kind)

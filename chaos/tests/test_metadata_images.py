@@ -73,7 +73,7 @@ def image_of(*records: MetadataRecord) -> MetadataImage:
 
 
 def stories(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
-    """Return what the check says when the records are committed and all nodes publish the image."""
+    """Return the violations when the records are committed and all nodes publish the image."""
     quorum: Quorum = settled()
     quorum.append(*(batch(3 + at, 1, record) for at, record in enumerate(written)))
     for node in quorum.nodes:
@@ -178,7 +178,7 @@ def made(
     at: int = len(RECORDS),
     damage: str = "",
 ) -> list[str]:
-    """Return what the check says of a snapshot with these records, which ends ``at`` records after the bootstrap.
+    """Return the violations of a snapshot with these records, which ends ``at`` records after the bootstrap.
 
     With ``damage``, it lacks a byte, or the disk has changed one of it or of another file.
     """

@@ -43,7 +43,7 @@ class Watched:
         self.sees(0)
 
     def sees(self, at_us: int, notes: Sequence[tuple[str, int]] = ()) -> list[str]:
-        """Return what the check says after an event with these notes, each with the snapshot's number."""
+        """Return the violations after an event with these notes, each with the snapshot's number."""
         before = len(self.check.violations)
         effects = [Note(what, (("end_offset", number), ("epoch", 1))) for what, number in notes]
         self.check.acted(at_us, self.process, TimerFired(1), effects)

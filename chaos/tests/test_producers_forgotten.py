@@ -45,7 +45,7 @@ class CheckedPartition:
     check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(check_context()))
 
     def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True, producer: int = 7) -> list[str]:
-        """One record of a producer is sent and acknowledged. Returns what the check says of it."""
+        """Send and acknowledge one record of a producer. Return the violation."""
         record = Record(timestamp_ms=self.ms, value=b"v")
         data = bytes(build([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
         offset = self.end

@@ -1,4 +1,4 @@
-"""A controller fences no broker that gets responses in time, and gives its ID to no other. A silent session excuses."""
+"""Sessions of brokers at the controller: none is fenced that gets responses in time, and a silent session excuses."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ BROKER = 2
 
 
 class Controller:
-    """Node 0, which leads, and what the check says of it. A broker has sent it heartbeats for 6 s."""
+    """Node 0, which leads, and the check that follows it. A broker has sent it heartbeats for 6 s."""
 
     def __init__(self) -> None:
         self.check = SessionKept(check_context(alone=True))

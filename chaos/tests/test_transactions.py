@@ -23,7 +23,7 @@ GUARANTEES = {guarantee for _, guarantees in PLANTED.values() for guarantee in g
 
 
 def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
-    """Return what each check says of a planted history, and the guarantees that had something to judge."""
+    """Return the violations of each check in a planted history, and the guarantees that had something to judge."""
     ledger = Ledger().play()
     PLANTED[name][0](ledger)
     rows = history_of(ledger)
