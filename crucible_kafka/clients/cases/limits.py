@@ -33,6 +33,8 @@ MAX_VARINT: Final = b"\xff\xff\xff\xff\x07"
 TORN_BYTES: Final = (0, 3, 6, 30)
 """After how many bytes of a response its connection ends."""
 ENDLESS_BYTES: Final = 1 << 30
+PLAUSIBLE_BYTES: Final = 64 << 20
+"""A length that a client may believe: taking so much memory costs little time on any machine."""
 PIECE_BYTES: Final = 1024
 PIECE_S: Final = 0.05
 ATTEMPTS: Final = 4
@@ -40,12 +42,17 @@ KAFKA_4090: Final = "KAFKA-4090: NetworkReceive.java, readFrom, takes what the l
 
 
 class EndlessServer(RawServer):
-    """A server whose response to each request has no end: it comes in small pieces, one after the other."""
+    """A server whose response to each request has no end: it comes in small pieces, one after the other. Its length
+    says ``size_bytes``."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
         with suppress(OSError), connection:
             connection.recv(PIECE_BYTES)
-            connection.sendall(struct.pack(">i", ENDLESS_BYTES))
+            connection.sendall(struct.pack(">i", self._size_bytes))
             pause = threading.Event()
             while not pause.wait(PIECE_S):
                 connection.sendall(bytes(PIECE_BYTES))
@@ -63,10 +70,9 @@ def _peak_mb(client: Client) -> float:
     return peak_kb / 1000
 
 
-def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, bounds_memory: bool = True) -> None:
+def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False) -> None:
     """Let a consumer read, spoil a response, and judge that it reads on or that the application gets an error, with
-    bounded memory unless ``bounds_memory`` is False. ``spoil`` plants rules, of which one must fire: with ``of_data``
-    on a response with records."""
+    bounded memory. ``spoil`` plants rules, of which one must fire: with ``of_data`` on a response with records."""
     topic = at.topic()
     consumer = at.consumer(request_timeout_ms=2000)
     consumer.assign(topic)
@@ -82,8 +88,7 @@ def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, 
     written = at.write(topic, 5)
     ended = consumer.poll_until(lambda: consumer.errors or set(written) <= set(consumer.values), bound_s)
     at.require(any(rule.fired for rule in rules), "No such response was sent")
-    if bounds_memory:
-        _judge_memory(at, consumer, before_mb)
+    _judge_memory(at, consumer, before_mb)
     at.progress("the records, or an error", ended, bound_s, "3 x request_timeout_ms")
     at.data("values read", [value for value in consumer.values if value not in (*first, *written)], [])
     if not consumer.errors:
@@ -144,21 +149,21 @@ def array_length(at: Play) -> None:
 
 @case("limits/frame-length", MUST, "Kafka's protocol guide, Size; NetworkReceive.java")
 def frame_length(at: Play) -> None:
-    """A response says that it has 2 GB, of which a few bytes come: the client gives up after its timeout, and reads on
+    """A response says that it has 64 MB, of which a few bytes come: the client gives up after its timeout, and reads on
     over another connection."""
-    _survives(at, _long_frame(at), bounds_memory=False)
+    _survives(at, _long_frame(at, PLAUSIBLE_BYTES))
 
 
 @case("limits/frame-length-memory", SHOULD, KAFKA_4090)
 def frame_length_memory(at: Play) -> None:
     """A response says that it has 2 GB, of which a few bytes come: the client takes no memory for them."""
-    _survives(at, _long_frame(at))
+    _survives(at, _long_frame(at, MAX_INT32 - 8))
 
 
-def _long_frame(at: Play) -> Callable[[], list[Rule]]:
+def _long_frame(at: Play, size_bytes: int) -> Callable[[], list[Rule]]:
     def spoil() -> list[Rule]:
         matcher = at.kafka.on("Fetch", client_id="consumer-*")
-        return [matcher.change_bytes(lambda response: struct.pack(">i", MAX_INT32 - 8) + response[4:], times=1)]
+        return [matcher.change_bytes(lambda response: struct.pack(">i", size_bytes) + response[4:], times=1)]
 
     return spoil
 
@@ -198,22 +203,22 @@ def torn(at: Play) -> None:
 
 @case("limits/endless", MUST, "request.timeout.ms; NetworkClient.java, handleTimedOutRequests")
 def endless(at: Play) -> None:
-    """The first two of three addresses send a response of 1 GB in small pieces without an end: the client gives up
+    """The first two of three addresses send a response of 64 MB in small pieces without an end: the client gives up
     after its timeout and goes on to the third."""
-    _reads_beside_endless(at, bounds_memory=False)
+    _reads_beside_endless(at, PLAUSIBLE_BYTES)
 
 
 @case("limits/endless-memory", SHOULD, KAFKA_4090)
 def endless_memory(at: Play) -> None:
     """The first two of three addresses send a response of 1 GB in small pieces without an end: the client takes no
     memory for what has not come."""
-    _reads_beside_endless(at, bounds_memory=True)
+    _reads_beside_endless(at, ENDLESS_BYTES)
 
 
-def _reads_beside_endless(at: Play, bounds_memory: bool) -> None:
+def _reads_beside_endless(at: Play, size_bytes: int) -> None:
     topic = at.topic()
     written = at.write(topic)
-    with closing(EndlessServer()) as first, closing(EndlessServer()) as second:
+    with closing(EndlessServer(size_bytes)) as first, closing(EndlessServer(size_bytes)) as second:
         addresses = ",".join((first.address, second.address, at.kafka.bootstrap_servers))
         for _ in range(ATTEMPTS):
             began_s = time.monotonic()
@@ -222,8 +227,7 @@ def _reads_beside_endless(at: Play, bounds_memory: bool) -> None:
             consumer.assign(topic)
             at.reads(consumer, written, timeouts=5)
             at.note(f"({time.monotonic() - began_s:.1f} s until all was read)")
-            if bounds_memory:
-                _judge_memory(at, consumer, before_mb)
+            _judge_memory(at, consumer, before_mb)
             at.error("fatal errors of the application", consumer.fatal, None)
             if first.accepted or second.accepted:
                 return
