@@ -1,4 +1,4 @@
-"""Which machine and which commit produced a benchmark's figures."""
+"""The machine and the commit that produced a benchmark's figures."""
 
 import os
 import platform

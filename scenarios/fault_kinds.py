@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 STATES = ("request", "response", "peer_response", "disk", "disk_write", "store", "store_result", "note", "decision")
-"""Where a fault at a state fires (``on``).
+"""States at which a fault fires (``on``).
 
 ``request`` and ``response`` are at the node that responds, ``peer_response`` at the node that sent the request.
 ``disk`` is before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` is when the node

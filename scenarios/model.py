@@ -78,7 +78,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which frames, writes or notes a fault hits. None matches all. ``client_id`` and ``path`` are shell patterns.
+    """Frames, writes or notes that match a fault. None matches all. ``client_id`` and ``path`` are shell patterns.
 
     - ``api`` is Kafka's API key.
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.

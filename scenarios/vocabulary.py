@@ -18,7 +18,7 @@ SAME_NODE = "same"
 """For a fault with ``after``: the node that the earlier fault hit."""
 
 CONNECTION_ROLES = ("client", "peer")
-"""Who sent a request: a client, or another node."""
+"""Sender of a request: a client, or another node."""
 
 LINK_ENDS = ("client", *NODE_ROLES, "all")
 """Ends of a link other than node numbers. In ``A>B`` A dials B. ``all`` is every node but the other end."""
@@ -39,14 +39,14 @@ NO_DESCRIPTOR = ("EMFILE", "ENFILE")
 """These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
 
 FRAME_PARTS = ("checksummed", "length", "anywhere")
-"""Where a bit of a frame is turned over.
+"""Parts of a frame in which a bit is flipped.
 
 ``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and responses to
 fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
 """
 
 CODE_PLACES = ("either", "response", "items")
-"""Where ``response_error`` puts its code.
+"""Fields in which ``response_error`` puts its code.
 
 ``response`` is the error code of the response itself; nothing else is in the response then. ``items`` are all error
 codes below it, of partitions and the like. ``either`` is the first of the two that the response has.
@@ -100,10 +100,10 @@ no membership.
 """
 
 RESETS = ("earliest", "latest", "none")
-"""Where a member goes without a committed offset, or with one out of range. With ``none`` it stops."""
+"""Positions of a member without a committed offset, or with one out of range. With ``none`` it stops."""
 
 OFFSET_PLACES = ("kafka", "outside")
-"""Where a member keeps its offsets, each with the metadata epoch: with its coordinator, or outside."""
+"""Storage of a member's offsets, each with the metadata epoch: at its coordinator, or outside."""
 
 METADATA_SOURCES = ("any", "alternating")
 """The source of a member's metadata: ``any`` draws one each time, ``alternating`` takes one after the other."""

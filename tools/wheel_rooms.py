@@ -11,7 +11,7 @@ from typing import Final
 ROOMS: Final = ("bench", "chaos", "reports", "scenarios")
 """``reference_broker`` and ``crucible_kafka`` are packed as packages of their own."""
 FOLDER: Final = "crucible_kafka/_rooms"
-"""Where the wheel has them: ``bench`` beside somebody's tests must not be ours."""
+"""The folder of the wheel that has them: ``bench`` beside somebody's tests must not be ours."""
 COMMANDS: Final = (
     "bench.probe.probe_command",
     "chaos.frame_proxy.proxy_command",

@@ -51,7 +51,7 @@ _SECOND_US: Final = 1_000_000
 
 
 class HistorySink(Protocol):
-    """Where rows go, a batch of one table at a time."""
+    """The destination of rows, one batch of a table at a time."""
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None: ...
 

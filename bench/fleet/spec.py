@@ -85,7 +85,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reach_ms: int = 10_000  # how long to wait for a broker's first response
     versions: dict[str, int] = {}
     shape: LoadShape | None = None
-    """Which share of the clients lives when; needs ``load.seconds``. With None all live from the start."""
+    """The share of the clients that live at each time; needs ``load.seconds``. With None all live from the start."""
     dial: dict[str, str] = {}
     """The "host:port" to connect to, by the one that a node advertises. It serves a proxy unknown to the broker."""
     prelude: str = ""

@@ -48,7 +48,7 @@ from reference_broker.wire.retired_fields import MetadataRequest, MetadataRespon
 
 _COUNT: Final = Struct(">i")
 _COUNT_AT: Final = 57
-"""Where a batch's header has the number of its records."""
+"""Position of the number of records in a batch's header."""
 END_OFFSET: Final = 1 << 60
 """No reader comes to the end of the log."""
 READ_WRITER: Final = "sink"

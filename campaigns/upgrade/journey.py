@@ -61,7 +61,7 @@ def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Where the upgrade happens, and how long it may take."""
+    """The place and the time limit of the upgrade."""
 
     old: OldDirectory
     data: Path  # becomes the broker's folder

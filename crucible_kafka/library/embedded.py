@@ -80,7 +80,7 @@ class EmbeddedNode:
         self._changed = threading.Condition()
         self._is_ready = False
         self.ports: frozenset[int] = frozenset()
-        """Where it listens."""
+        """The ports on which it listens."""
         self.folder = ""
         """The folder of its files."""
         self._end = ""

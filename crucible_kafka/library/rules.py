@@ -29,7 +29,7 @@ WAIT_S: Final = 5.0
 
 
 class Counts(TypedDict, total=False):
-    """Which of the matching requests a rule acts on. They are counted over the whole cluster.
+    """Selection of the matching requests on which a rule acts. They are counted over the whole cluster.
 
     ``nth`` is the first one, from 1 on. ``times`` is how often it acts: once if ``nth`` is given, else without limit.
     With ``probability`` (0 to 1) it acts on that share of them, and ``seed`` says on which. A rule that is ``optional``

@@ -43,7 +43,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class State(Enum):
-    """Where a transactional producer is. In ABORTABLE_ERROR only an abort is possible."""
+    """The state of a transactional producer. In ABORTABLE_ERROR only an abort is possible."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"

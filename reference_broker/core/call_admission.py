@@ -57,7 +57,7 @@ SENT_BY_FOLLOWERS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 
 
 class Admission:
-    """Which requests a node with these settings serves, whatever its state."""
+    """The requests that a node with these settings serves, whatever its state."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._scopes = config.listener_plan().scopes
@@ -131,7 +131,7 @@ class LocalCall:
 
 
 class ConnectionOrigin(NamedTuple):
-    """Where the requests of a connection come from: the peer's host, and the listener if the node has several."""
+    """The origin of a connection's requests: the peer's host, and the listener if the node has several."""
 
     host: str = ""
     listener: str = ""

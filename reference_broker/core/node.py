@@ -140,7 +140,7 @@ class Node:
         self._calls: dict[int, ActiveCall] = {}
         """The request in service of each connection."""
         self._origins: dict[int, ConnectionOrigin] = {}
-        """Where the requests of the open connections come from."""
+        """The origins of the open connections' requests."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
         ports = EffectPorts(

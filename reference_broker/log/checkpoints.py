@@ -249,7 +249,7 @@ EpochStart = tuple[int, int]
 
 
 class LocalStart:
-    """Where a tiered log's local records begin, in ``local-log-start-checkpoint`` (no file of Kafka's).
+    """The start of a tiered log's local records, in ``local-log-start-checkpoint`` (no file of Kafka's).
 
     Records below that offset are in the remote tier only. The file keeps the leader epochs of those records too, since
     no local batch has them any more. A log that never dropped a record of the tier has no such file.

@@ -22,7 +22,7 @@ class SyncPoint(NamedTuple):
 
 @dataclass(slots=True)
 class Durability:
-    """Which files and records of a log are durable. Changes are numbered."""
+    """The durable files and records of a log. Changes are numbered."""
 
     synced_offset: int = 0
     """Every record below it is durable."""

@@ -187,7 +187,7 @@ class Recreated(NamedTuple):
     snapshot: bytes
     """Kafka's file."""
     from_offset: int
-    """Where the replay began."""
+    """The offset at which the replay began."""
     read_bytes: int
     """The number of bytes read of the log."""
 

@@ -47,7 +47,7 @@ class Quarantine:
     """The reason why a log must not be led."""
 
     until: int
-    """Where the log ended at least before the damage."""
+    """The smallest possible end of the log before the damage."""
     why: str
 
 

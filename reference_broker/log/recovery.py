@@ -44,7 +44,7 @@ class Cut(NamedTuple):
 
     path: str
     position: int
-    """Where they began."""
+    """The position at which they began."""
     size_bytes: int
     offset: int
     """The offset of the first record in them."""
@@ -121,7 +121,7 @@ class Recovery:
         """Offsets that no batch spans, in ascending order: what was synced, and where snapshots of producers are."""
         self.has_markers = False
         self.open: dict[int, int] = {}
-        """Where the open transaction of each producer began, while segments are scanned."""
+        """The start offset of each producer's open transaction, while segments are scanned."""
         self.names: Sequence[str] = ()
         self.quarantine: Quarantine | None = None
 

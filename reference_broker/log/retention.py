@@ -40,7 +40,7 @@ def count_expired(
 
 
 def _ends(segments: Segments) -> Sequence[int]:
-    """Where each segment's offsets end: the next base, and the log end."""
+    """Return the end of each segment's offsets: the next base, and the log end."""
     return (*segments.bases[1:], *(active.next_offset for active in segments.items[-1:]))
 
 
@@ -58,7 +58,7 @@ class TierableSegment(NamedTuple):
 
     base_offset: int
     next_offset: int
-    """Where the one after it begins."""
+    """The offset at which the next one begins."""
     size_bytes: int
     max_timestamp_ms: int
     path: str

@@ -51,7 +51,7 @@ class Segment:
     last_epoch: int = -1
     """The newest leader epoch up to here, while the segment is scanned at a start."""
     open_from: int = -1
-    """Where the earliest transaction began that is open where the segment begins, or -1 if none is."""
+    """The start offset of the earliest transaction that is open at the start of the segment, or -1 if none is."""
     known: dict[int, int] = field(default_factory=dict)
     """Byte positions of offsets at which readers stopped, because the readers will come back."""
     empty_starts: list[int] = field(default_factory=list)

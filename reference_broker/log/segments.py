@@ -184,8 +184,8 @@ class Segments(Sequence[Segment]):
         segment.truncate(self.disk, size, next_offset)
 
     def end_before(self, offset: int) -> int:
-        """Where a start would find the end of the log if all batches that reach ``offset`` or beyond were gone. The
-        cleaner may have left a hole before that offset."""
+        """Return the end of the log that a start would find if all batches that reach ``offset`` or beyond were gone.
+        The cleaner may have left a hole before that offset."""
         at = self.index_of(offset)
         if at > 0 and offset == self.bases[at]:
             at -= 1

@@ -43,7 +43,7 @@ class ReplicaState:
     last_caught_up_ms: int = -1
     """The last wall-clock time at which it had the whole log."""
     leader_end_at_fetch: int = -1
-    """Where the leader's log ended at its last fetch. If the next fetch starts there, the replica had caught up at the
+    """The end of the leader's log at its last fetch. If the next fetch starts there, the replica had caught up at the
     time of the last one."""
 
 

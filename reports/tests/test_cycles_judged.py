@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 DRAWN = {f"drawn {seed}": drawn(Random(seed)) for seed in range(8)}
 SERIAL = {f"serial {seed}": serial(Random(seed)) for seed in range(3)}
 OTHER_NAMES = {"both ways": "G1c-realtime"}
-"""Where the job names another circle than the check: it looks for none that needs no time."""
+"""Cases in which the job names another cycle than the check: it looks for none that needs no time."""
 
 Violation = Mapping[str, object]
 

@@ -1,4 +1,4 @@
-"""Which mutants are played live, how often, and what is kept of it. Nothing is played here."""
+"""Selection of mutants for live plays, and the stored results. Nothing is played here."""
 
 import json
 from collections.abc import Callable, Sequence

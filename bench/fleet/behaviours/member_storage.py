@@ -1,4 +1,4 @@
-"""Where a group member stores what it has read (sinks), and its offsets (offset keepers).
+"""Storage of a group member: sinks for what it has read, and offset keepers.
 
 A ``RecordSink`` takes records and reports up to which offset they have been processed. ``View`` keeps the newest record
 of each key, as a reader of a whole compacted topic does (Kafka Streams calls it a table, others a materialized view).

@@ -25,7 +25,7 @@ def {play}(scenario, seed):
     return Verdict, None
 """
 OLD, NEW = ("chaos/search/run_sim.py", "play"), ("chaos/sim/one_seed.py", "play_seed")
-"""Where a commit plays a seed. The first two commits have it where it was earlier."""
+"""The module and function with which a commit plays a seed. The first two commits have it where it was earlier."""
 LOADER = "def find(wanted):\n    return wanted\n"
 
 

@@ -27,7 +27,7 @@ MAX_MEMORY_MB: Final = 256
 MAX_INT32: Final = 2**31 - 1
 NEGATIVE: Final = -5
 LEGACY_COUNT_AT: Final = 18
-"""Where the number of topics begins in a Fetch response before version 12, from the frame's length on."""
+"""Position of the number of topics in a Fetch response before version 12, from the frame's length on."""
 FLEXIBLE_COUNT_AT: Final = 19
 MAX_VARINT: Final = b"\xff\xff\xff\xff\x07"
 TORN_BYTES: Final = (0, 3, 6, 30)

@@ -78,6 +78,6 @@ def _build_response(
 
 
 def _address(broker: Broker, leader_id: int) -> tuple[str, int] | None:
-    """Where clients reach the leader, or None if it has never registered."""
+    """Return the address at which clients reach the leader, or None if it has never registered."""
     registration = broker.loader.image.brokers.get(leader_id)
     return None if registration is None else registration.address("")

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS offsets (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where to go on with a partition, and how new the metadata was that led there."""
+    """The position of a partition, and the epochs of the metadata that led to it."""
 
     offset: int
     metadata_epoch: int

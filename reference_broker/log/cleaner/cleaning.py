@@ -415,7 +415,7 @@ class Cleaning:
 
 
 def _end_of(log: PartitionLog, segment: Segment) -> int:
-    """Where the next segment begins. There may be a gap before that, and a pass goes over it."""
+    """Return the offset at which the next segment begins. There may be a gap before that, and a pass goes over it."""
     return log.bases[log.segments.index_of(segment.base_offset) + 1]
 
 

@@ -1,4 +1,4 @@
-"""Which replicas are offline. The cases are those of Kafka's test for directories in MetadataCacheTest."""
+"""Offline replicas. The cases are those of Kafka's test for directories in MetadataCacheTest."""
 
 from dataclasses import replace
 

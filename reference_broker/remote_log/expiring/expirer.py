@@ -110,7 +110,7 @@ def is_before(segment: RemoteSegment, lineage: LeaderEpochStarts) -> bool:
 
 
 class Shares:
-    """Which offsets of remote segments a log of these leader epochs has, too."""
+    """The offsets of remote segments that a log of these leader epochs has, too."""
 
     def __init__(self, lineage: LeaderEpochStarts) -> None:
         self._ranges = {one[0]: (one[1], other[1]) for one, other in pairwise([*lineage, (-1, _NO_END)])}

@@ -103,8 +103,8 @@ def log_bytes(segment: RemoteSegment, position: int, end: int) -> Reading[bytes]
 
 
 def window_end(segment: RemoteSegment, position: int, length: int) -> int:
-    """Where a look at the headers from ``position`` on ends: after ``length`` bytes, and not in the next block, unless
-    the first header reaches into it."""
+    """Return the end of one read of headers from ``position`` on: after ``length`` bytes, and not in the next block,
+    unless the first header reaches into it."""
     block_end = (position // BLOCK_BYTES + 1) * BLOCK_BYTES
     return min(max(min(position + length, block_end), position + HEADER_BYTES), segment.size_bytes)
 
@@ -149,9 +149,9 @@ class Batches(NamedTuple):
 
     records: bytes
     position: int
-    """Where ``records`` begins in the log object."""
+    """The position of ``records`` in the log object."""
     end_position: int
-    """Where it ends there."""
+    """Its end there."""
     first_offset: int
     """The first offset of the first batch."""
     end_offset: int

@@ -202,7 +202,7 @@ class Tier(Protocol):
 
 
 class _Local(NamedTuple):
-    """Where a leader's local records begin, and the leader epoch of the first one."""
+    """The start of a leader's local records, and the leader epoch of the first one."""
 
     offset: int
     epoch: int

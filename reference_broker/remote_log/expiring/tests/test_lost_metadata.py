@@ -21,7 +21,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 SEGMENTS = 18
 START = 30
-"""Where the local log starts, when all closed segments are in the tier only."""
+"""The start of the local log when all closed segments are in the tier only."""
 
 
 @pytest.fixture(autouse=True)
