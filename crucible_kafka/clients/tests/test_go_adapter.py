@@ -1,4 +1,4 @@
-"""The adapter of franz-go: what can be known of it without Go, and with Go its ordinary work."""
+"""The adapters of clients in Go: what can be known of them without Go, and with Go their ordinary work."""
 
 import re
 
@@ -12,20 +12,29 @@ from crucible_kafka.clients.play import play_case
 from crucible_kafka.clients.protocol import FEATURES, SETTINGS, schema
 from crucible_kafka.clients.report import detail_lines
 
-FOLDER = ADAPTERS / "franz_go"
-ADAPTER = (FOLDER / "adapter.go").read_text(encoding="utf-8")
-VALUES = (FOLDER / "values.go").read_text(encoding="utf-8")
+LACKS = {
+    "franz-go": {"send-offsets", "group-protocol-consumer"},
+    "sarama": {"send-offsets", "group-protocol-consumer", "cooperative"},
+}
+"""The features that each adapter does not claim."""
 
 
-def test_it_serves_each_operation_but_the_one_whose_feature_it_lacks() -> None:
-    served = set(re.findall(r'^\tcase "(\w+)":', ADAPTER, re.MULTILINE)) - {"consumer", "producer"}  # Roles.
+def source(name: str) -> str:
+    folder = ADAPTERS / name.replace("-", "_")
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.go")))
+
+
+@pytest.mark.parametrize("name", LACKS)
+def test_it_serves_each_operation_but_the_one_whose_feature_it_lacks(name: str) -> None:
+    served = set(re.findall(r'^\tcase "(\w+)":', source(name), re.MULTILINE)) - {"consumer", "producer"}  # Roles.
     assert served == set(schema()["$defs"]["Request"]["discriminator"]["mapping"]) - {"send_offsets"}
-    listed = ADAPTER.partition("features = []string{")[2].partition("}")[0]
-    assert set(re.findall(r'"([\w-]+)"', listed)) == set(FEATURES) - {"send-offsets", "group-protocol-consumer"}
+    listed = source(name).partition("features = []string{")[2].partition("}")[0]
+    assert set(re.findall(r'"([\w-]+)"', listed)) == set(FEATURES) - LACKS[name]
 
 
-def test_its_settings_are_those_of_the_protocol() -> None:
-    table = VALUES.partition("var settings = ")[2].partition("\n}\n")[0]
+@pytest.mark.parametrize("name", LACKS)
+def test_its_settings_are_those_of_the_protocol(name: str) -> None:
+    table = source(name).partition("var settings = ")[2].partition("\n}\n")[0]
     named = set(re.findall(r'^\t"(\w+)":', table, re.MULTILINE))
     assert len(named) > 20
     assert named <= set(SETTINGS)
@@ -33,8 +42,9 @@ def test_its_settings_are_those_of_the_protocol() -> None:
 
 @pytest.mark.peer
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", LACKS)
 @pytest.mark.parametrize("each", chosen(["ordinary"], []), ids=lambda each: each.id)
-def test_franz_go_does_ordinary_work(each: ClientCase) -> None:
-    command = find("franz-go", lambda _: None)
+def test_client_does_ordinary_work(name: str, each: ClientCase) -> None:
+    command = find(name, lambda _: None)
     result = play_case(each, command, adapter_info(command))
-    assert result.verdict is ClientVerdict.PASS, "\n".join(detail_lines(result, "franz-go"))
+    assert result.verdict is ClientVerdict.PASS, "\n".join(detail_lines(result, name))

@@ -86,6 +86,9 @@ func serve(r *request, result fields) (err error) {
 			indexes[each.Topic] = append(indexes[each.Topic], each.Partition)
 		}
 	}
+	if c == nil && r.Op != "hello" && r.Op != "open" {
+		return fmt.Errorf("%s was not made", r.Client)
+	}
 	switch r.Op {
 	case "hello":
 		info, _ := debug.ReadBuildInfo()
