@@ -44,7 +44,7 @@ class TransferError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SnapshotTransfer:
+class DownloadTransfer:
     """One transfer: its source, and the callbacks of ``Download.begin``."""
 
     leader: int
@@ -69,7 +69,7 @@ class SnapshotDownload:
     _postponement: "Postponement" = field(init=False)
     _partial: Partial | None = None
     """The bytes received so far, which this process has verified. It is kept after a cancel."""
-    _transfer: SnapshotTransfer | None = None
+    _transfer: DownloadTransfer | None = None
     """The current transfer. The coroutine of an earlier one ends at its next wait."""
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class SnapshotDownload:
         outcome: Callable[[DownloadOutcome], None],
     ) -> None:
         """Start a transfer in place of the current one. All its work is done in later events."""
-        transfer = self._transfer = SnapshotTransfer(leader, leader_epoch, id, progress, outcome)
+        transfer = self._transfer = DownloadTransfer(leader, leader_epoch, id, progress, outcome)
         run_coroutine(self._run(transfer), lambda: self._is_current(transfer))
 
     def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
@@ -98,11 +98,11 @@ class SnapshotDownload:
     def cancel(self) -> None:
         self._transfer = None
 
-    def _is_current(self, transfer: SnapshotTransfer) -> bool:
+    def _is_current(self, transfer: DownloadTransfer) -> bool:
         # Decision snapshot-download-event-late (S-11): of this transfer | of a cancelled transfer
         return self._transfer is transfer
 
-    async def _run(self, transfer: SnapshotTransfer) -> None:
+    async def _run(self, transfer: DownloadTransfer) -> None:
         """Transfer the snapshot, and report the outcome. A DiskError, such as a full disk, fails the transfer. The next
         one resumes where this one was. An error of what follows on the outcome is not caught, and ends the node."""
         await pause(self._node.ports, 0)
@@ -116,7 +116,7 @@ class SnapshotDownload:
         self._transfer = None
         transfer.outcome(outcome)
 
-    async def _fetch_and_install(self, transfer: SnapshotTransfer) -> DownloadOutcome:
+    async def _fetch_and_install(self, transfer: DownloadTransfer) -> DownloadOutcome:
         """Fetch, verify, name and install the snapshot. Raise DiskError."""
         # Decision snapshot-download-needless (S-10): log holds all of it | snapshot is needed
         if transfer.id.age <= self._log.end.age:
@@ -132,7 +132,7 @@ class SnapshotDownload:
         await self._name(transfer, partial)
         return self._install(transfer)
 
-    async def _fetch(self, transfer: SnapshotTransfer) -> Partial:
+    async def _fetch(self, transfer: DownloadTransfer) -> Partial:
         """Fetch the pieces that are missing. All bytes of the result are synced. Raise TransferError."""
         partial = await self._resume(transfer)
         if partial is not None:
@@ -150,7 +150,7 @@ class SnapshotDownload:
 
     # Where to begin
 
-    async def _resume(self, transfer: SnapshotTransfer) -> Partial | None:
+    async def _resume(self, transfer: DownloadTransfer) -> Partial | None:
         """Return the bytes that an earlier transfer left, or None if this one starts with the first byte."""
         partial = self._known(transfer)
         # Decision snapshot-download-resumed (S-11): resumed | not started by this process
@@ -163,13 +163,13 @@ class SnapshotDownload:
         self._start_over(transfer, "another leader or snapshot")
         return None
 
-    def _known(self, transfer: SnapshotTransfer) -> Partial | None:
+    def _known(self, transfer: DownloadTransfer) -> Partial | None:
         """Return the bytes that this process has of this snapshot from this leader."""
         partial = self._partial
         same = partial is not None and (partial.leader, partial.id) == (transfer.leader, transfer.id)
         return partial if same and self._store.partial == transfer.id else None
 
-    async def _recover(self, transfer: SnapshotTransfer) -> Partial | None:
+    async def _recover(self, transfer: DownloadTransfer) -> Partial | None:
         """Return the bytes that an earlier process left on disk. The checksums say how many of them count."""
         partial = await result_of(self._node.ports, read_partial(self._node.disk, transfer.id))
         # Decision partial-snapshot-of-other-leader (S-11): restarted | resumed after restart
@@ -180,14 +180,14 @@ class SnapshotDownload:
         self._note_start(transfer, partial.length, partial.size)
         return partial
 
-    def _start_over(self, transfer: SnapshotTransfer, why: str) -> None:
+    def _start_over(self, transfer: DownloadTransfer, why: str) -> None:
         # Decision partial-snapshot-superseded (S-11): partial file is discarded | none exists
         if self._store.partial is not None:
             self._discard(why)
         self._partial = None
         self._note_start(transfer, 0, UNKNOWN_SIZE)
 
-    def _note_start(self, transfer: SnapshotTransfer, position: int, size: int) -> None:
+    def _note_start(self, transfer: DownloadTransfer, position: int, size: int) -> None:
         self._note(
             "download_started",
             ("leader", transfer.leader),
@@ -199,7 +199,7 @@ class SnapshotDownload:
 
     # One piece
 
-    async def _fetch_piece(self, transfer: SnapshotTransfer) -> Piece:
+    async def _fetch_piece(self, transfer: DownloadTransfer) -> Piece:
         """Fetch the piece that follows. Raise TransferError."""
         sent_us = self._node.now_us
         body = await self._response(transfer)
@@ -211,7 +211,7 @@ class SnapshotDownload:
         self._rate.arrived(self._node.now_us - sent_us)
         return piece
 
-    def _response(self, transfer: SnapshotTransfer) -> Wait[object | None]:
+    def _response(self, transfer: DownloadTransfer) -> Wait[object | None]:
         """Request the piece that follows, and wait for the body of the response. It is None if the response is lost."""
         is_draft = self._config.crucible_metadata_snapshot_fetch_draft
         version = DRAFT_VERSION if is_draft else FETCH_SNAPSHOT_VERSION
@@ -236,7 +236,7 @@ class SnapshotDownload:
 
         return Wait(begin)
 
-    def _check(self, transfer: SnapshotTransfer, piece: Piece) -> None:
+    def _check(self, transfer: DownloadTransfer, piece: Piece) -> None:
         """Raise TransferError for a response that has no bytes of the snapshot."""
         # Decision snapshot-download-leader-lost (S-7): leads no longer | leads
         if piece.error in _LEADER_ERRORS or (piece.error is ErrorCode.none and piece.epoch > transfer.epoch):
@@ -256,7 +256,7 @@ class SnapshotDownload:
             self._reject(transfer, f"unknown media type {piece.media_type}")
             raise TransferError(Failed())
 
-    def _append_piece(self, transfer: SnapshotTransfer, piece: Piece) -> Partial:
+    def _append_piece(self, transfer: DownloadTransfer, piece: Piece) -> Partial:
         """Append the piece. Raise TransferError if it does not fit. A response for another position does not belong to
         this request, and is not written, so that every byte is written once."""
         partial = self._partial
@@ -282,7 +282,7 @@ class SnapshotDownload:
 
     # The whole snapshot
 
-    async def _verify(self, transfer: SnapshotTransfer, partial: Partial) -> None:
+    async def _verify(self, transfer: DownloadTransfer, partial: Partial) -> None:
         """Check the whole file, from its header to its footer, before it gets a snapshot's name. Raise
         TransferError."""
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
@@ -296,7 +296,7 @@ class SnapshotDownload:
             self._reject(transfer, str(damage))
             raise TransferError(Rediscover()) from damage
 
-    async def _name(self, transfer: SnapshotTransfer, partial: Partial) -> None:
+    async def _name(self, transfer: DownloadTransfer, partial: Partial) -> None:
         """Give the file its name, and add the snapshot once the name is synced. If the transfer is cancelled between,
         the snapshot is fetched again, or found at the next start."""
         path = self._store.name(transfer.id, partial.paths[0])
@@ -305,7 +305,7 @@ class SnapshotDownload:
         await Wait[None](lambda resume: self._node.ports.sync((path,), lambda: resume(None)))
         self._store.add(transfer.id)
 
-    def _install(self, transfer: SnapshotTransfer) -> DownloadOutcome:
+    def _install(self, transfer: DownloadTransfer) -> DownloadOutcome:
         """Cut the log, then delete older snapshots. If a crash comes between, the next start repairs it."""
         ports = self._node.ports
         # Decision snapshot-install-overtaken (S-9): log has overtaken it | installed
@@ -328,15 +328,15 @@ class SnapshotDownload:
 
     # Bytes that are no good
 
-    def _reject(self, transfer: SnapshotTransfer, why: str) -> None:
+    def _reject(self, transfer: DownloadTransfer, why: str) -> None:
         """Discard bytes that are not the snapshot, and postpone the next download of it from this leader."""
         self._discard(why)
         self._postpone(transfer, why)
 
-    def _postpone(self, transfer: SnapshotTransfer, why: str) -> None:
+    def _postpone(self, transfer: DownloadTransfer, why: str) -> None:
         self._note_wait(transfer, why, self._postponement.damaged(transfer.leader, transfer.id, self._node.now_us))
 
-    def _note_wait(self, transfer: SnapshotTransfer, why: str, wait_us: int) -> None:
+    def _note_wait(self, transfer: DownloadTransfer, why: str, wait_us: int) -> None:
         self._note(
             "download_postponed",
             ("leader", transfer.leader),
