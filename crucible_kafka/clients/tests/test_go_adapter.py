@@ -14,7 +14,7 @@ from crucible_kafka.clients.report import detail_lines
 
 LACKS = {
     "franz-go": {"send-offsets", "group-protocol-consumer"},
-    "sarama": {"send-offsets", "group-protocol-consumer", "cooperative"},
+    "sarama": {"send-offsets", "group-protocol-consumer", "cooperative", "pause"},
 }
 """The features that each adapter does not claim."""
 

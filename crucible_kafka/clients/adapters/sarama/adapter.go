@@ -17,8 +17,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-var features = []string{"producer", "idempotence", "transactions", "consumer", "groups", "static-membership", "pause",
-	"rack", "admin", "gzip", "snappy", "lz4", "zstd"}
+var features = []string{"producer", "idempotence", "transactions", "consumer", "groups", "static-membership", "rack",
+	"admin", "gzip", "snappy", "lz4", "zstd"}
 
 type fields map[string]any
 type place struct {

@@ -151,7 +151,7 @@ func (c *client) got(message *sarama.ConsumerMessage) {
 		"key": textOf(message.Key), "value": textOf(message.Value), "headers": headers})
 }
 
-// commit reports an error of the session: sarama has no other result of a commit.
+// commit reports an error that follows at once: sarama has no other result of a commit.
 func (c *client) commit(offsets []place) error {
 	c.lock.Lock()
 	session := c.session
@@ -170,7 +170,7 @@ func (c *client) commit(offsets []place) error {
 	select {
 	case err := <-c.errors:
 		return err
-	default:
+	case <-time.After(50 * time.Millisecond):
 		return nil
 	}
 }

@@ -111,7 +111,7 @@ var names = map[sarama.KError]string{
 	sarama.ErrUnknownProducerID: "UNKNOWN_PRODUCER_ID", sarama.ErrInvalidProducerEpoch: "INVALID_PRODUCER_EPOCH",
 	sarama.ErrProducerFenced: "PRODUCER_FENCED", sarama.ErrConcurrentTransactions: "CONCURRENT_TRANSACTIONS",
 	sarama.ErrKafkaStorageError: "KAFKA_STORAGE_ERROR", sarama.ErrNotEnoughReplicas: "NOT_ENOUGH_REPLICAS",
-	sarama.ErrInvalidRecord: "INVALID_RECORD", sarama.ErrNotCoordinatorForConsumer: "NOT_COORDINATOR",
+	sarama.ErrTopicAuthorizationFailed: "TOPIC_AUTHORIZATION_FAILED", sarama.ErrInvalidRecord: "INVALID_RECORD", sarama.ErrNotCoordinatorForConsumer: "NOT_COORDINATOR",
 }
 
 func failure(err error) fields {
