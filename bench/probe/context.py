@@ -24,10 +24,10 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 
-def sole(items: Sequence[T], what: str) -> T:
-    """Return the only entry of ``what``, a list in a response. Raise Unexpected if it has none or several."""
+def sole(items: Sequence[T], name: str) -> T:
+    """Return the only entry of a response's list of this name. Raise Unexpected if it has none or several."""
     if len(items) != 1:
-        raise Unexpected(f"{what} of the response has {len(items)} entries, not one")
+        raise Unexpected(f"{name} of the response has {len(items)} entries, not one")
     return items[0]
 
 
@@ -174,35 +174,36 @@ class ProbeContext:
 
     # Expectations
 
-    def expect(self, what: str, seen: object, *wanted: object) -> None:
-        """The field ``what`` must have one of the ``wanted`` values. Numbers are shown as error codes where one is
-        wanted."""
-        codes = any(isinstance(each, ErrorCode) for each in wanted)
-        name: Callable[[Any], str] = (lambda each: error_name(int(each))) if codes else in_words
-        self._look(what, name(seen), " or ".join(map(name, wanted)))
-        if seen in wanted:
+    def expect(self, field: str, actual: object, *expected: object) -> None:
+        """Raise Unexpected unless ``field`` has one of the ``expected`` values. If one of them is an error code, all
+        values are printed as error codes."""
+        codes = any(isinstance(value, ErrorCode) for value in expected)
+        text: Callable[[Any], str] = (lambda value: error_name(int(value))) if codes else in_words
+        alternatives = " or ".join(map(text, expected))
+        self._observe(field, text(actual), alternatives)
+        if actual in expected:
             return
-        if codes and seen == ErrorCode.unsupported_version:
-            raise Unsupported(f"{what} is UNSUPPORTED_VERSION, although the version is advertised")
-        raise Unexpected(f"{what} is {name(seen)}, not {' or '.join(map(name, wanted))}")
+        if codes and actual == ErrorCode.unsupported_version:
+            raise Unsupported(f"{field} is UNSUPPORTED_VERSION, although the version is advertised")
+        raise Unexpected(f"{field} is {text(actual)}, not {alternatives}")
 
-    def expect_error(self, result: Any, *wanted: ErrorCode) -> None:
-        """A response, or a part of one, must have one of these error codes."""
-        self.expect("error code", result.error_code, *wanted)
+    def expect_error(self, result: Any, *expected: ErrorCode) -> None:
+        """Raise Unexpected unless a response, or a part of one, has one of these error codes."""
+        self.expect("error code", result.error_code, *expected)
 
     def expect_no_error(self, result: Any) -> None:
         self.expect_error(result, ErrorCode.none)
 
-    def expect_that(self, what: str, seen: object, is_so: bool, wanted: str) -> None:
-        """The field ``what`` must be so as the words ``wanted`` say."""
-        self._look(what, in_words(seen), wanted)
-        if not is_so:
-            raise Unexpected(f"{what} is {in_words(seen)}, not {wanted}")
+    def expect_that(self, field: str, actual: object, holds: bool, expected: str) -> None:
+        """Raise Unexpected unless ``holds``. ``expected`` describes in words what ``field`` must be."""
+        self._observe(field, in_words(actual), expected)
+        if not holds:
+            raise Unexpected(f"{field} is {in_words(actual)}, not {expected}")
 
-    def _look(self, what: str, seen: str, wanted: str) -> None:
-        self.observations.append(Observation(what, seen, wanted))
+    def _observe(self, field: str, actual: str, expected: str) -> None:
+        self.observations.append(Observation(field, actual, expected))
 
-    # What a case may own
+    # Resources of a case
 
     def topic(
         self, partitions: int = 1, configs: Mapping[str, str] | None = None, followers: Sequence[int] = ()
