@@ -20,6 +20,8 @@ class FaultTimes:
     """end of the last fault of each link, by the node that dials and the node that is dialled"""
     directories: dict[int, int] = field(default_factory=dict)
     """number of times that a fault has replaced each node's directory"""
+    clock_jumps_us: int = 0
+    """sum of the steps by which faults have set wall clocks of nodes ahead"""
     _ends: dict[int, int] = field(default_factory=dict)
     """end of the last fault of each node whose end is known. Its disk may be slow beyond its restart."""
 

@@ -115,7 +115,8 @@ class ReplicasEqual(ReplicaCheck):
             story = self._unlike_batch_of(at_us, partition, compacted, remains, batch, data)
             if story:
                 return story
-        return wrongly_cleaned(at_us, compacted, remains)
+        # Physical: a cleaner removes a tombstone by its node's wall clock, which a fault may have set ahead.
+        return wrongly_cleaned(at_us + self.replicas.fault_times.clock_jumps_us, compacted, remains)
 
     @staticmethod
     def _unlike_batch_of(

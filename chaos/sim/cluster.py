@@ -255,6 +255,7 @@ class MachineFaultActions:
 
     def step_clock(self, by_ms: int) -> None:
         self._machine.wall_offset_ms += by_ms
+        self._fault_scheduler.clock_stepped(by_ms)
 
     def discard_connection(self, connection: int) -> None:
         machine = self._machine

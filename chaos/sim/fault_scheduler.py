@@ -96,6 +96,10 @@ class SimFaultScheduler:
         """Return ``lasts_us``, or the time to the heal if that is shorter: no fault outlasts the heal."""
         return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
 
+    def clock_stepped(self, by_ms: int) -> None:
+        """Note that a fault has stepped the wall clock of a node."""
+        self._fault_times.clock_jumps_us += max(by_ms, 0) * 1000
+
     def lasts_us(self, row: FaultRow) -> int:
         """Return how long a fault of a rule lasts, from its evidence."""
         if row.kind == "node_paused":

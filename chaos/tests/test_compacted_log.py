@@ -70,6 +70,19 @@ def test_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
     assert compacted.broken() == []
 
 
+@pytest.mark.clause("X-11")
+@pytest.mark.parametrize(("jump_us", "broken"), [(2 * SECOND_US, []), (0, ["replicas-equal"])])
+def test_tombstone_goes_earlier_only_if_a_clock_was_set_ahead(
+    compacted: Cluster, jump_us: int, broken: list[str]
+) -> None:
+    compacted.view.fault_times.clock_jumps_us = jump_us
+    cleaned = compacted.logs[1]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.clean(0, 1, 3)
+    compacted.observe(1)
+    assert compacted.broken() == broken
+
+
 @pytest.mark.clause("E-7", "X-11")
 @pytest.mark.parametrize(
     ("survivor", "broken"), [(keyed(3, b"b", None), []), (keyed(3, b"c", None), ["replicas-equal"])]
