@@ -59,7 +59,7 @@ _EXAMPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Violations:
     """The violations of one guarantee in one run."""
 
     total: int
@@ -79,7 +79,7 @@ class Findings:
     """
 
     facts: Mapping[str, int]
-    found: Mapping[str, Found]
+    found: Mapping[str, Violations]
     present: frozenset[str]
     faults: Sequence[Row] = _rows_of(fault_log)
     fault_hits: Sequence[Row] = _rows_of(spread_hits)
@@ -248,9 +248,9 @@ def _without_run(row: Row) -> Row:
     return {key: value for key, value in row.items() if key != "run"}
 
 
-def _found(rows: Rows) -> Found:
+def _found(rows: Rows) -> Violations:
     fields = Anomaly.__dataclass_fields__
-    return Found(
+    return Violations(
         total=int(rows[0]["total"]) if rows else 0,
         examples=tuple(Anomaly(**{key: row[key] for key in fields}) for row in rows),
     )

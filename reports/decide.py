@@ -23,7 +23,7 @@ MIN_LIMITED_SECONDS = 3
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
     """Return the verdict. A crash outweighs broken guarantees, because it cuts the history short, and broken guarantees
     outweigh missing evidence."""
-    guarantees = judged(manifest, findings)
+    guarantees = guarantee_results(manifest, findings)
     broken = [result for result in guarantees if result.status == "broken"]
     invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
     if manifest.crash:
@@ -111,7 +111,7 @@ def generator_limits(findings: Findings) -> list[str]:
     return reasons
 
 
-def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
+def guarantee_results(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     promised = manifest.promised()
     checks = {canonical_guarantee(check.guarantee): check for check in manifest.checks}
     results = [
@@ -121,7 +121,7 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     ]
     known = {result.name for result in results}
     results += [
-        _where_played(name, check, not promised or name in promised or _is_always_due(name), manifest.world)
+        _by_check(name, check, not promised or name in promised or _is_always_due(name), manifest.world)
         for name, check in checks.items()
         if name not in known
     ]
@@ -161,7 +161,7 @@ def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, claus
     )
 
 
-def _where_played(name: str, check: CheckResult, required: bool, world: str) -> GuaranteeResult:
+def _by_check(name: str, check: CheckResult, required: bool, world: str) -> GuaranteeResult:
     status: Status = "holds" if check.holds else ("broken" if required else "broken, not promised")
     if check.holds and check.evidence == 0:
         status = "nothing to judge"
@@ -199,7 +199,7 @@ def _joined(result: GuaranteeResult, check: CheckResult | None, world: str) -> G
     """Combine the results of the job and of the simulator. A violation that either of them found counts."""
     if check is None or result.judged_by != "history":
         return result
-    other = _where_played(result.name, check, result.required, world)
+    other = _by_check(result.name, check, result.required, world)
     if result.status in ("holds", "broken", "broken, not promised") and other.status != "broken":
         return result
     return result if result.status == "broken" or other.status == "nothing to judge" else other

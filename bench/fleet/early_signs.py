@@ -13,7 +13,7 @@ from reports.rows import SpanRow
 SIGNS_OF: Final = "signs of "
 """Begins the names of a report's counts of signs. The guarantee's name follows."""
 MAX_SPANS: Final = 2_000
-"""So many spans of one partition are kept. Those of the lowest offsets are forgotten first."""
+"""Number of spans of one partition that are kept. Those of the lowest offsets are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)

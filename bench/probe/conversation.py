@@ -23,7 +23,7 @@ from reference_broker.wire.schema import SchemaField, schema_fields
 
 MAX_WORDS = 2_000
 MAX_BYTES = 4_096
-"""So many characters and bytes of one line are shown."""
+"""Numbers of characters and bytes of one line that are shown."""
 SENT, RECEIVED, HAPPENED = ">", "<", "!"
 
 

@@ -14,7 +14,7 @@ from bench.probe.conversation import Broken
 from bench.targets.model import TargetError
 
 AT_ONCE = 8
-"""So many cases run side by side. Most of them wait for the broker most of the time."""
+"""Number of cases that run side by side. Most of them wait for the broker most of the time."""
 GONE = "the broker is gone: "
 """So begins the reason of a case that was not played because the broker had ended before."""
 

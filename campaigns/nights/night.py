@@ -102,7 +102,7 @@ def is_left(folder: Path) -> bool:
 
 
 MAX_NIGHTS = 30
-"""So many of the newest nights decide what is played. Older ones are shown, but count no more."""
+"""Number of the newest nights that decide what is played. Older ones are shown, but count no more."""
 OURS = "reference"
 
 

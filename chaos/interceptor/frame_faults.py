@@ -58,8 +58,9 @@ class FrameFaults:
         if event.connection in self._garbled:
             return self._read_on(event, request_frame(event))[0]
         if self._book.is_any_due("request"):
-            for rule, hit in self._hits("request", event.tag, event.body):
-                return self._inject_at_request(rule, hit, event)
+            firing = next(self._hits("request", event.tag, event.body), None)
+            if firing is not None:
+                return self._inject_at_request(*firing, event)
         return (event,)
 
     def closed(self, connection: int) -> None:
@@ -71,8 +72,9 @@ class FrameFaults:
     def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         if self._book.is_any_due("response"):
-            for rule, hit in self._hits("response", reply.tag, reply.body):
-                return self._inject_at_reply(rule, hit, reply)
+            firing = next(self._hits("response", reply.tag, reply.body), None)
+            if firing is not None:
+                return self._inject_at_reply(*firing, reply)
         return reply
 
     def phantom_replied(self, effect: Reply | Close) -> None:

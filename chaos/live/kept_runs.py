@@ -15,7 +15,7 @@ from pathlib import Path
 from reports.manifest import MANIFEST_NAME
 
 KEEP = 20
-"""So many of the newest runs are kept."""
+"""Number of the newest runs that are kept."""
 STAMP = re.compile(r"-(\d{8}-\d{6})$")
 VERDICT = Path("report", "verdict.json")
 

@@ -1,9 +1,9 @@
 """One partition's log (Kafka's UnifiedLog): append, read, truncate and delete by offset.
 
-The log owns its state. Other modules change it only through it, except that coordinators add guards to its
-``verification``. Work on parts of it is in other files of this folder, which get
-values and return values (see README.md). A change that fails (DiskError) leaves the log as it was, unless a method says
-otherwise.
+The log owns its state. Other modules change it only through it, except that the partition publisher sets
+``topic_id``, and the checks of Produce and TxnOffsetCommit requests add transactions to its ``verification``. Work on
+parts of it is in other files of this folder, which get values and return values (see README.md). A change that fails
+(DiskError) leaves the log as it was, unless a method says otherwise.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One transactional ID as a value (Kafka's TransactionMetadata): states, steps, and verdicts on requests.
+"""The state of one transactional ID as a value (Kafka's TxnTransitMetadata): states, steps, and checks of requests.
 
 A transaction is Ongoing from the first partition on. Its end is decided when PrepareCommit or PrepareAbort is
 replicated: from then on each partition gets its marker, whichever nodes fail. When all partitions have it, the

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JudgedRun:
     """A run's folder, and what Spark found in it."""
 
     folder: Path
@@ -33,7 +33,7 @@ class Found:
 @pytest.fixture(scope="session")
 def found_in_all_files(
     request: pytest.FixtureRequest, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Mapping[str, Found]]:
+) -> Mapping[str, Mapping[str, JudgedRun]]:
     """The findings in the histories of all selected test files that have a function ``write_histories``."""
     from reports.judge import _findings, silent
 
@@ -45,13 +45,13 @@ def found_in_all_files(
     }
     folders = [folder for some in written.values() for folder in some.values()]
     manifests = [read_manifest(folder) for folder in folders]
-    rows = map(Found, folders, manifests, _findings(folders, manifests, spark, silent))
+    rows = map(JudgedRun, folders, manifests, _findings(folders, manifests, spark, silent))
     return {module: {name: next(rows) for name in some} for module, some in written.items()}
 
 
 @pytest.fixture(scope="module")
 def found_by_name(
-    request: pytest.FixtureRequest, found_in_all_files: Mapping[str, Mapping[str, Found]]
-) -> Mapping[str, Found]:
+    request: pytest.FixtureRequest, found_in_all_files: Mapping[str, Mapping[str, JudgedRun]]
+) -> Mapping[str, JudgedRun]:
     """The findings in the histories that this test file's ``write_histories`` has written, by their names."""
     return found_in_all_files[request.module.__name__]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reports.collect import Found
+from reports.collect import Violations
 from reports.job_rows import Row
 from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
 from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
@@ -151,7 +151,7 @@ def test_nothing_lost_is_stated_only_if_judged() -> None:
     facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
     unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
     assert not any(each.nothing_lost for each in unseen)
-    lost = {"lost-write": Found(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
+    lost = {"lost-write": Violations(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
     broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
     assert [(each.fault, each.nothing_lost, each.anomalies) for each in broken] == [
         ("drop", False, 0),
@@ -182,7 +182,7 @@ def test_unrecovered_fault_has_no_recovery_time() -> None:
 
 def test_loss_is_attributed_to_named_fault() -> None:
     row = fault("kill", "node_killed")
-    verdict = outcome(MANIFEST, findings({"poll-skip": Found(1, (VIOLATION,))}))
+    verdict = outcome(MANIFEST, findings({"poll-skip": Violations(1, (VIOLATION,))}))
     (attack,) = attacks(findings(faults=[row]), verdict, [])
     assert attack.anomalies == 1
 

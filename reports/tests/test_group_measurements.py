@@ -16,7 +16,7 @@ from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 if TYPE_CHECKING:
-    from reports.tests.conftest import Found
+    from reports.tests.conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 CLEAN_SEED, REWOUND_SEED = 12, 13
@@ -62,12 +62,12 @@ def history() -> History:
 
 
 @pytest.fixture(scope="module")
-def clean(found_by_name: "Mapping[str, Found]") -> Findings:
+def clean(found_by_name: "Mapping[str, JudgedRun]") -> Findings:
     return found_by_name["clean"].findings
 
 
 @pytest.fixture(scope="module")
-def rewound_run(found_by_name: "Mapping[str, Found]") -> Findings:
+def rewound_run(found_by_name: "Mapping[str, JudgedRun]") -> Findings:
     return found_by_name["back"].findings
 
 

@@ -22,7 +22,7 @@ from reports.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reports.tests.conftest import Found
+    from reports.tests.conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -434,7 +434,7 @@ violations have no place."""
 
 
 @pytest.fixture(scope="module")
-def verdicts(found_by_name: "Mapping[str, Found]") -> dict[str, Verdict]:
+def verdicts(found_by_name: "Mapping[str, JudgedRun]") -> dict[str, Verdict]:
     return {name: each.verdict() for name, each in found_by_name.items()}
 
 

@@ -22,7 +22,7 @@ from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
-    from reports.tests.conftest import Found
+    from reports.tests.conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
@@ -41,7 +41,7 @@ def write_histories(root: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(found_by_name: "Mapping[str, Found]") -> tuple[History, list[Findings], list[Path]]:
+def run(found_by_name: "Mapping[str, JudgedRun]") -> tuple[History, list[Findings], list[Path]]:
     """The history with histograms. Its findings and its folder, and those of the bare one."""
     both = [found_by_name["histograms"], found_by_name["bare"]]
     return generate(41), [each.findings for each in both], [each.folder for each in both]
@@ -142,7 +142,7 @@ def test_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> None
 
 
 def test_first_success_after_the_hit_after_which_it_took_longest(
-    found_by_name: "Mapping[str, Found]",
+    found_by_name: "Mapping[str, JudgedRun]",
 ) -> None:
     history, measured = _with_more_hits(), found_by_name["more hits"].findings
     done: dict[str, list[int]] = defaultdict(list)
@@ -178,7 +178,7 @@ def test_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_acce
     )
 
 
-def test_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, Found]") -> None:
+def test_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, JudgedRun]") -> None:
     (failover,) = found_by_name["more hits"].findings.failovers
     assert (failover["cause"], failover["lost_us"]) == ("kill", 3_000_000)
 

@@ -29,7 +29,7 @@ from reports.verdict import Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reports.tests.conftest import Found
+    from reports.tests.conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -303,7 +303,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def verdicts(found_by_name: "Mapping[str, Found]") -> dict[str, Verdict]:
+def verdicts(found_by_name: "Mapping[str, JudgedRun]") -> dict[str, Verdict]:
     return {name: each.verdict() for name, each in found_by_name.items()}
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reports.collect import Findings, Found
+from reports.collect import Findings, Violations
 from reports.decide import decide
 from reports.errors import SetupError
 from reports.jobs.guarantee_job import guarantee_jobs
@@ -29,12 +29,12 @@ MANIFEST = Manifest(scenario="01-x", seed=5, world="sim", repeat_command="crucib
 VIOLATION = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "Read to 6, then from \x01 9.")
 
 
-def findings(results: Mapping[str, Found] | None = None, **changes: object) -> Findings:
+def findings(results: Mapping[str, Violations] | None = None, **changes: object) -> Findings:
     numbers = {job.evidence: 1_000 for job in guarantee_jobs()} | {"fetches": 500, "operations": 900}
     names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
-    nothing = {job.name: Found(0, ()) for job in guarantee_jobs()}
+    nothing = {job.name: Violations(0, ()) for job in guarantee_jobs()}
     values |= {"facts": numbers, "found": nothing | dict(results or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -137,14 +137,14 @@ def test_live_run_needs_no_evidence_of_simulator_only_checks() -> None:
 
 
 def test_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
-    broken = findings({"poll-skip": Found(1, (VIOLATION,))})
+    broken = findings({"poll-skip": Violations(1, (VIOLATION,))})
     manifest = expecting(faults=("cut",))
     assert outcome(manifest, broken).exit_code == 1
     assert outcome(replace(manifest, crash="The broker died of signal 6."), broken).exit_code == 4
 
 
 def test_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
-    verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (VIOLATION,))}))
+    verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Violations(1, (VIOLATION,))}))
     assert verdict.outcome is Outcome.PASSED
     assert (
         next(guarantee.status for guarantee in verdict.guarantees if guarantee.name == "poll-skip")
@@ -176,12 +176,12 @@ LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s bef
     ],
 )
 def test_first_sentence_names_loss(losses: list[dict[str, object]], fault: str, words: str) -> None:
-    broken = {"lost-write": Found(1, (replace(LOSS, fault=fault),)), "poll-skip": Found(1, (VIOLATION,))}
+    broken = {"lost-write": Violations(1, (replace(LOSS, fault=fault),)), "poll-skip": Violations(1, (VIOLATION,))}
     assert outcome(MANIFEST, findings(broken, losses=losses)).summary.startswith(words)
 
 
 def test_first_sentence_names_first_violation_without_loss() -> None:
-    summary = outcome(MANIFEST, findings({"poll-skip": Found(1, (VIOLATION,))})).summary
+    summary = outcome(MANIFEST, findings({"poll-skip": Violations(1, (VIOLATION,))})).summary
     assert summary.startswith(
         "A fetcher's next read jumped over records that exist, first at 1.500 s, during kill #1: Read"
     )
@@ -251,14 +251,14 @@ def test_frame_guarantees_need_no_trace_and_inside_ones_their_check() -> None:
 
 def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
     verdict = outcome(
-        MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}, present=frozenset({"operations", "runs"}))
+        MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}, present=frozenset({"operations", "runs"}))
     )
     write_junit(tmp_path / "junit.xml", verdict)
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(verdict.guarantees) + 1)
     assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "0"
     assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
-    failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}))
+    failing = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     write_junit(tmp_path / "junit.xml", failing)
     failure = ElementTree.parse(tmp_path / "junit.xml").getroot()[0].find("testcase/failure")
     assert failure is not None

@@ -135,9 +135,9 @@ class LeadershipInMemory:
     leader_id: int = -1
     is_leader: bool = False
     failing: int = 0
-    """So many appends raise DiskError; the log stays as it is."""
+    """Number of appends that raise DiskError; the log stays as it is."""
     fail_in: int | None = None
-    """So many appends succeed before ``failing`` counts."""
+    """Number of appends that succeed before ``failing`` counts."""
     resigned: list[str] = field(default_factory=list)
     """The reasons of its resignations."""
     on_resigned: Callable[[], None] = lambda: None

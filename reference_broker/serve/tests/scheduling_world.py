@@ -15,7 +15,7 @@ FRAME = struct.pack(">i", 4) + b"ping"
 FETCH = struct.pack(">ih", 4, 1) + b"ng"
 API_VERSIONS = struct.pack(">ih", 4, 18) + b"ng"
 MOST = 10
-"""So many requests are served in PASS_S."""
+"""Number of requests that are served in PASS_S."""
 REQUEST_S = PASS_S / (MOST - 0.3)
 MAX_LIGHT_REQUESTS = ceil(LIGHT_S / REQUEST_S)
 

@@ -27,7 +27,7 @@ MOUNT = 'mount -t tmpfs -o size=1m tmpfs "$0" && echo mounted && exec cat'
 SIZES = (20_000, 1_000, 1)
 """Of the values that are written, in bytes, until no value of that size fits."""
 MAX_TOPICS = 100
-"""So many topics do not fit into what is left of the metadata log's last page."""
+"""Number of topics that do not fit into what is left of the metadata log's last page."""
 
 
 class SmallDisk:
