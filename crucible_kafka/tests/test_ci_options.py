@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from crucible_kafka import cli
-from reports.collect import Found
+from reports.collect import Violations
 from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, outcome
 from reports.verdict import Verdict, write_junit
 
@@ -63,7 +63,7 @@ def test_red_seed_is_a_failure_with_its_command(tmp_path: Path) -> None:
 def test_annotations_are_printed_in_github_actions_or_by_request(
     github: str | None, words: tuple[str, ...], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = outcome(MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}))
+    verdict = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     play(monkeypatch, [verdict])
     result = typed_in("run", "1", *words, github=github)
     assert result.exit_code == 1
@@ -80,7 +80,8 @@ def play(monkeypatch: pytest.MonkeyPatch, verdicts: list[Verdict]) -> None:
 def test_runs_have_a_suite_each_and_a_killed_mutant_has_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed, failed = outcome(MANIFEST, findings()), outcome(MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}))
+    passed = outcome(MANIFEST, findings())
+    failed = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     write_junit(tmp_path / "junit.xml", passed)
     killed = replace(failed, mutant="no_epoch_comparison")
     play(monkeypatch, [replace(passed, report=tmp_path / "index.html"), killed])
