@@ -16,6 +16,8 @@ from hypothesis import settings
 from scenarios.ledger import head
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
+TAKE_TURNS = ("thorough", "simulated")
+"""Parts of which a commit plays every other test, and a night all. Together they would take half of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
 
@@ -27,7 +29,8 @@ os.environ.pop("GITHUB_ACTIONS", None)
 # No limit for one example: machines are busy, and pytest-timeout guards the whole test.
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("nightly", deadline=None, max_examples=1000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unhurried"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "unhurried")
+settings.load_profile(PROFILE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,12 +70,17 @@ def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the rotated cases that are not due, which the night plays. If parts are chosen, put tests with Spark last:
-    its process stays and would slow down live tests."""
+    """Skip the rotated cases that are not due, which the night plays. If parts are chosen, as ``crucible test`` does,
+    thorough and simulated tests take turns, too (nights play all of them), and tests with Spark come last: its process
+    stays and would slow down live tests."""
+    by_parts = bool(config.getoption("--part")) and PROFILE != "nightly"
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in () if config.getoption("--benchmark-only", False) else items:
-        for mark in item.iter_markers("rotated"):
-            rotated.setdefault(rotation_of(item.nodeid, *mark.args), []).append(item)
+        marks = [mark.args for mark in item.iter_markers("rotated")]
+        if not marks and by_parts and part_of(item) in TAKE_TURNS:
+            marks = [(2, part_of(item))]
+        for args in marks:
+            rotated.setdefault(rotation_of(item.nodeid, *args), []).append(item)
     for (_, parts), cases in rotated.items():
         due = due_cases([each.nodeid for each in cases], parts)
         for item in cases:

@@ -36,7 +36,9 @@ def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
     within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
     return {
         "quick tests": CheckCommand(
-            (*tests, "--part", "quick", "--part", "thorough"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
+            (*tests, "--part", "quick", "--part", "thorough", "--part", "simulated"),
+            (("HYPOTHESIS_PROFILE", "nightly"),),
+            (0, NO_TESTS),
         ),
         "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "power losses": CheckCommand((crucible, "power-losses", "--with-mutants")),
