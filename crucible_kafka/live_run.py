@@ -36,7 +36,7 @@ def play_scenarios(
     """Play one after the other, then compute all verdicts in one Spark session, and print a line for each. With
     ``watch`` another process also computes the verdict of each while it runs.
 
-    The Spark session is started when the load of the last plays begins, so that it is ready at their end.
+    The Spark session is started before the last plays, so that it is ready at their end.
     """
     need_java()
     need_disk(out or ROOT / "runs")

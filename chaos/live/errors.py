@@ -12,7 +12,7 @@ class SetupError(Exception):
 
 class NodeDied(Exception):  # noqa: N818  (it says what happened)
     """A process ended although no fault caused that. The message says how it ended, and the last line of its log.
-    The exit code is 4."""
+    The exit code is 4, unless a guarantee covers it."""
 
 
 class TargetDied(NodeDied):
@@ -25,7 +25,8 @@ class NotBack(NodeDied):
 
 
 class EndedItself(NodeDied):
-    """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is no crash."""
+    """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is a crash
+    only where that is not promised."""
 
 
 CONVERGES: Final = "quorum-converges"

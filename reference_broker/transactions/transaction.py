@@ -98,8 +98,8 @@ class Transaction(NamedTuple):
     state: TransactionState = TransactionState.EMPTY
     producer_epoch: int = NO_PRODUCER_EPOCH
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before, if the producer itself requested the next one, so that it may repeat the request; else -1. This
-    field is not in the record."""
+    """The epoch before, if the producer itself requested the next one, or got it at the end of a transaction of version
+    2, so that it may repeat the request; else -1. This field is not in the record."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer ID before the last step."""
     next_producer_id: int = NO_PRODUCER_ID

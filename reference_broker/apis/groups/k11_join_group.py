@@ -11,7 +11,7 @@ Version notes:
 * v0: one timeout is used for session and rebalance.
 * v4: a member gets its ID first (MEMBER_ID_REQUIRED). A static member never does.
 * v7: a null protocol name is returned as null.
-* v9: the response says whether a leader may skip the assignment.
+* v9: the response says whether a leader must skip the assignment.
 
 KIPs: 62, 345, 394, 559, 800, 814.
 """
