@@ -69,6 +69,11 @@ def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
     return group or nodeid.partition("[")[0], parts
 
 
+def turns_of(marks: Sequence[tuple[Any, ...]], part: str, by_parts: bool) -> Sequence[tuple[Any, ...]]:
+    """Return the arguments of ``rotation_of`` for a test: those of its marks, or else what its part has by itself."""
+    return marks or ([(2, part)] if by_parts and part in TAKE_TURNS else [])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the rotated cases that are not due, which the night plays. If parts are chosen, as ``crucible test`` does,
     thorough and simulated tests take turns, too (nights play all of them), and tests with Spark come last: its process
@@ -76,10 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     by_parts = bool(config.getoption("--part")) and PROFILE != "nightly"
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in () if config.getoption("--benchmark-only", False) else items:
-        marks = [mark.args for mark in item.iter_markers("rotated")]
-        if not marks and by_parts and part_of(item) in TAKE_TURNS:
-            marks = [(2, part_of(item))]
-        for args in marks:
+        for args in turns_of([mark.args for mark in item.iter_markers("rotated")], part_of(item), by_parts):
             rotated.setdefault(rotation_of(item.nodeid, *args), []).append(item)
     for (_, parts), cases in rotated.items():
         due = due_cases([each.nodeid for each in cases], parts)

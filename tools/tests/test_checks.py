@@ -128,6 +128,13 @@ def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
     assert conftest.rotation_of(one, 3) != conftest.rotation_of(other, 3)
 
 
+def test_thorough_tests_take_turns_only_where_parts_are_played() -> None:
+    assert conftest.turns_of([], "thorough", by_parts=True) == [(2, "thorough")]
+    assert conftest.turns_of([(8,)], "simulated", by_parts=True) == [(8,)]
+    assert conftest.turns_of([], "thorough", by_parts=False) == []
+    assert conftest.turns_of([], "quick", by_parts=True) == []
+
+
 def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
