@@ -23,7 +23,7 @@ def scenarios(_: click.Context, __: click.Parameter, typed: str) -> list[Complet
     """Offer the names of scenarios, or files once a path is begun."""
     if "/" in typed or typed.endswith(".toml"):
         return [CompletionItem(typed, type="file")]
-    names = sorted(path.stem for path in (ROOT / "scenarios").glob("*.toml"))
+    names = sorted(path.stem for path in (ROOT / "scenarios" / "catalogue").glob("*/*.toml"))
     return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 

@@ -207,7 +207,7 @@ def _ids(node: ast.AST) -> tuple[str, ...]:
 def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
     """Map each word of the scenarios' list ``key`` to the scenarios with that word."""
     used: dict[str, list[str]] = {}
-    for path in sorted((root / "scenarios").glob("*.toml")):
+    for path in sorted((root / "scenarios" / "catalogue").glob("*/*.toml"), key=lambda path: path.name):
         with path.open("rb") as file:
             for each in tomllib.load(file).get(key, ()):
                 used.setdefault(each, []).append(path.stem)

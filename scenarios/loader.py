@@ -18,11 +18,20 @@ from scenarios.revisions import MARK, in_revision, marked, revision_of
 __all__ = ["Scenario", "ScenarioError", "find", "load", "load_all", "needed_by", "parse", "typed"]
 
 FOLDER = Path(__file__).resolve().parent
+CATALOGUE = FOLDER / "catalogue"
+"""The scenarios' files, in one folder for each subject. File names are unique across subjects."""
+REGRESSIONS = FOLDER / "regressions"
+"""Scenarios of bugs that a search found. ``load_all`` omits them."""
 
 
 def load_all() -> tuple[Scenario, ...]:
-    """Return every scenario of this folder, by file name."""
-    return tuple(load(path) for path in sorted(FOLDER.glob("*.toml")))
+    """Return every scenario of the catalogue, by file name."""
+    return tuple(load(path) for path in catalogue_files())
+
+
+def catalogue_files() -> list[Path]:
+    """Return the files of all subjects, by file name."""
+    return sorted(CATALOGUE.glob("*/*.toml"), key=lambda path: path.name)
 
 
 def find(wanted: str) -> Scenario:
@@ -36,14 +45,13 @@ def find(wanted: str) -> Scenario:
 
 def _find(wanted: str) -> Scenario:
     path = Path(wanted)
+    files = catalogue_files() + sorted(REGRESSIONS.glob("*.toml"))
     if path.suffix == ".toml":
-        candidates = (path, FOLDER / path.name, FOLDER / "regressions" / path.name)
-        found = next((each for each in candidates if each.exists()), None)
-        if found is None:
+        existing = path if path.exists() else next((file for file in files if file.name == path.name), None)
+        if existing is None:
             raise ScenarioError(f"there is no file {wanted!r}; give a scenario's file, its stem or its number")
-        return load(found)
+        return load(existing)
     stem = wanted.replace("_", "-")
-    files = sorted(FOLDER.glob("*.toml")) + sorted(FOLDER.glob("regressions/*.toml"))
     for file in files:
         number, _, rest = file.stem.partition("-")
         if stem == file.stem or (number.isdigit() and (stem == rest or (stem.isdigit() and int(stem) == int(number)))):
@@ -52,14 +60,14 @@ def _find(wanted: str) -> Scenario:
     names = [name for file in stems for name in (file, file.partition("-")[2]) if name]
     raise ScenarioError(
         f"there is no scenario {wanted!r}{did_you_mean(stem, names)}; give a file, its stem or its number "
-        "(ls scenarios lists all)"
+        "(ls scenarios/catalogue/* lists all)"
     )
 
 
 def typed(scenario: Scenario) -> str:
     """Return what to type for the scenario on a command line: its name, or its file if that is elsewhere."""
-    ours = (FOLDER, FOLDER / "regressions")
-    if Path(scenario.path).resolve().parent in ours:
+    folder = Path(scenario.path).resolve().parent
+    if folder.parent == CATALOGUE or folder == REGRESSIONS:
         return scenario.name
     return marked(scenario.path, revision_of(scenario))
 

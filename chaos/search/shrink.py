@@ -20,7 +20,6 @@ from scenarios.revisions import MARK
 MAX_RUNS = 200
 MIN_SECONDS = 1.0
 MIN_RATE = 0.1
-REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 
 
 def shrink(
@@ -149,7 +148,7 @@ def describe_faults(scenario: Scenario) -> str:
     return f"these faults are enough for it: {', '.join(words)}"
 
 
-def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
+def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = loader.REGRESSIONS) -> tuple[Path, str]:
     """Write the shrunk scenario. Return the file, and the one command that repeats the failure."""
     broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
     name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # The loader would look for a revision.

@@ -27,7 +27,7 @@ import pytest
 
 from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import search
-from chaos.search.shrink import REGRESSIONS, shrink
+from chaos.search.shrink import shrink
 from chaos.search.sim_command import SimOptions, report, simulate
 from chaos.sim.cluster import SimCluster
 from chaos.sim.one_seed import play_seed
@@ -449,7 +449,7 @@ def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
 
 
 @pytest.mark.rotated(8)
-@pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(loader.REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_scenario_found_by_search_passes_and_kills_its_mutants(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])
     assert play_seed(scenario, seed).verdict.outcome is Outcome.PASSED

@@ -29,11 +29,12 @@ from reports.manifest import write_manifest
 from reports.s3 import RemoteRun
 from reports.tests.test_verdict import MANIFEST, findings
 from reports.verdict import Outcome, Verdict
-from scenarios.loader import FOLDER, load, typed
+from scenarios.loader import CATALOGUE, FOLDER, load, typed
 
 ROOT = FOLDER.parent
 LAUNCHER = ROOT / "crucible_kafka"
-PLAIN = (FOLDER / "plain-load.toml").read_text()
+PLAIN_LOAD = CATALOGUE / "basics" / "plain-load.toml"
+PLAIN = PLAIN_LOAD.read_text()
 
 
 def typed_in(*words: str | Path) -> Result:
@@ -124,7 +125,7 @@ def test_scenario_file_of_ones_own_is_played_and_named_in_the_repeat_command(tmp
     result = typed_in("sim", path, "--seed", "3")
     assert result.exit_code == 3
     assert typed(load(path)) == str(path)
-    assert typed(load(FOLDER / "plain-load.toml")) == "plain-load"
+    assert typed(load(PLAIN_LOAD)) == "plain-load"
 
 
 def test_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) -> None:

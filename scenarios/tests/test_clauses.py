@@ -62,12 +62,19 @@ def _marks(source: str) -> set[str]:
     return {each for call in re.findall(r"mark\.clause\(([^)]*)\)", source) for each in re.findall(r'"([^"]+)"', call)}
 
 
+def _catalogue(root: Path) -> Path:
+    """Make a folder for scenario files below ``root``, and return it."""
+    subject = root / "scenarios" / "catalogue" / "sessions"
+    subject.mkdir(parents=True)
+    return subject
+
+
 def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> None:
-    (tmp_path / "scenarios").mkdir()
+    catalogue = _catalogue(tmp_path)
     tests = tmp_path / "reference_broker" / "tests"
     tests.mkdir(parents=True)
     (tmp_path / "reference_broker" / "clauses.toml").write_text('[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n')
-    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = ["F-1"]\n')
+    (catalogue / "01-a.toml").write_text('clauses = ["F-1"]\n')
     (tmp_path / "reference_broker" / "a.py").write_text('"""Implements F-1."""\n')
     (tests / "test_a.py").write_text('@pytest.mark.clause("F-1")\ndef test_one(): ...\n')
     one, two = all_clauses(tmp_path)
@@ -121,7 +128,7 @@ def test_only_known_clauses_have_reasons() -> None:
 
 
 def test_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(tmp_path: Path) -> None:
-    (tmp_path / "scenarios").mkdir()
+    catalogue = _catalogue(tmp_path)
     (tmp_path / "reference_broker").mkdir()
     (tmp_path / "reference_broker" / "clauses.toml").write_text(
         '[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n["without points"]\n"F-2" = "a format"\n'
@@ -130,7 +137,7 @@ def test_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(
         "# Decision full (F-1): yes | no\nif a: ...\n# Decision fuller (F-1): yes | no\nif b: ...\n"
     )
     for name, points in (("01-a", '["full=no@first"]'), ("02-b", '["other=yes"]'), ("03-c", "[]")):
-        (tmp_path / "scenarios" / f"{name}.toml").write_text(f'clauses = ["F-1", "F-2"]\npoints = {points}\n')
+        (catalogue / f"{name}.toml").write_text(f'clauses = ["F-1", "F-2"]\npoints = {points}\n')
     one, two = all_clauses(tmp_path)
     assert one.points == ("full", "fuller")
     assert one.exercised_by == ("01-a",)
@@ -139,7 +146,7 @@ def test_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(
 
 
 def test_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
-    (tmp_path / "scenarios").mkdir()
+    catalogue = _catalogue(tmp_path)
     mutants = tmp_path / "chaos" / "mutants"
     mutants.mkdir(parents=True)
     (tmp_path / "reference_broker").mkdir()
@@ -148,7 +155,7 @@ def test_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
         '[open]\ntitle = "t"\n"F-3" = "nothing to remove"\n"F-4" = "nothing to remove"\n'
         '["without points"]\ntitle = "t"\n"F-1" = "a format"\n'
     )
-    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = []\nmutants = ["lacking"]\n')
+    (catalogue / "01-a.toml").write_text('clauses = []\nmutants = ["lacking"]\n')
     (mutants / "a.py").write_text(
         '@mutant("a:b")\ndef lacking():\n    """Broken (F-1, F-4)."""\n\n\n'
         '@mutant("a:b")\ndef unused():\n    """Broken (F-2)."""\n\n\n'

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from scenarios.derived import drawn, with_leader_epochs
-from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse, typed_options
+from scenarios.loader import (
+    REGRESSIONS,
+    ScenarioError,
+    catalogue_files,
+    find,
+    load,
+    load_all,
+    needed_by,
+    parse,
+    typed_options,
+)
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 
 SMALL = """
@@ -142,6 +152,16 @@ def test_found_by_file_stem_or_number(wanted: str) -> None:
     assert find(wanted).number == 1
 
 
+@pytest.mark.parametrize("wanted", ["scenarios/01-lost-response.toml", "no/such/folder/01-lost-response.toml"])
+def test_found_by_file_name_whatever_its_folder(wanted: str) -> None:
+    assert find(wanted).number == 1
+
+
+def test_file_names_are_unique() -> None:
+    names = [path.name for path in (*catalogue_files(), *REGRESSIONS.glob("*.toml"))]
+    assert len(names) == len(set(names)) > 90
+
+
 def test_found_by_path(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(SMALL)
@@ -150,7 +170,7 @@ def test_found_by_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", ["99", "nothing", ""])
 def test_unknown_scenario_is_refused_with_the_command_that_lists_them(wanted: str) -> None:
-    with pytest.raises(ScenarioError, match=r"\(ls scenarios lists all\)$"):
+    with pytest.raises(ScenarioError, match=r"\(ls scenarios/catalogue/\* lists all\)$"):
         find(wanted)
 
 
