@@ -16,8 +16,9 @@ from hypothesis import settings
 from scenarios.ledger import head
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
+TURNS = 4
 TAKE_TURNS = ("thorough", "simulated")
-"""Parts of which a commit plays every other test, and a night all. Together they would take half of CI's time."""
+"""Parts of which a commit plays one test in ``TURNS``, and a night all. Together they would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
 
@@ -59,8 +60,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def due_cases(cases: Sequence[str], parts: int) -> set[str]:
-    """Return the cases that the tests of this commit play: each ``parts``-th one, in an order of their own. No commit
-    plays none, unless there are fewer cases than parts."""
+    """Return the cases that the tests of this commit play: each ``parts``-th one, in an order of their own, and at
+    least one."""
+    parts = min(parts, len(cases))
     return {*sorted(cases, key=lambda case: crc32(case.encode()))[int(head()[:8] or "0", 16) % parts :: parts]}
 
 
@@ -69,9 +71,13 @@ def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
     return group or nodeid.partition("[")[0], parts
 
 
-def turns_of(marks: Sequence[tuple[Any, ...]], part: str, by_parts: bool) -> Sequence[tuple[Any, ...]]:
-    """Return the arguments of ``rotation_of`` for a test: those of its marks, or else what its part has by itself."""
-    return marks or ([(2, part)] if by_parts and part in TAKE_TURNS else [])
+def turns_of(nodeid: str, marks: Sequence[tuple[Any, ...]], part: str, by_parts: bool) -> Sequence[tuple[Any, ...]]:
+    """Return the arguments of ``rotation_of`` for a test: those of its marks, or else what its part has by itself.
+    Simulated tests take turns with those of their file, and thorough ones with those of their folder."""
+    if marks or not by_parts or part not in TAKE_TURNS:
+        return marks
+    file = nodeid.partition("::")[0]
+    return [(TURNS, file if part == "simulated" else file.rpartition("/")[0])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -80,8 +86,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     stays and would slow down live tests."""
     by_parts = bool(config.getoption("--part")) and PROFILE != "nightly"
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
-    for item in () if config.getoption("--benchmark-only", False) else items:
-        for args in turns_of([mark.args for mark in item.iter_markers("rotated")], part_of(item), by_parts):
+    by_commits = [item for item in items if item.get_closest_marker("nightly") is None]
+    for item in () if config.getoption("--benchmark-only", False) else by_commits:
+        marks = [mark.args for mark in item.iter_markers("rotated")]
+        for args in turns_of(item.nodeid, marks, part_of(item), by_parts):
             rotated.setdefault(rotation_of(item.nodeid, *args), []).append(item)
     for (_, parts), cases in rotated.items():
         due = due_cases([each.nodeid for each in cases], parts)

@@ -1,7 +1,8 @@
 """Run the parts of `./crucible test`.
 
-Live tests wait more than they compute, so two files of them run side by side. They and the tests with Spark leave some
-processor time idle. What only computes runs behind both, in that time.
+Live tests wait more than they compute, so two files of them run side by side. The tests with Spark run beside them with
+a low priority, since live tests leave half of the processor time idle. What only computes runs behind both, in the time
+that neither wants.
 """
 
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,15 @@ CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
 FAST = ("lint", "format", "contracts", "quick")
 WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
-AHEAD = ("live", "spark")
-BEHIND = ("types", "pure")
-"""Parts that only compute. They run behind those ahead, if there are any."""
+LANES = (("live",), ("spark",), ("types", "pure"))
+"""Parts that run at the same time, if one of the first two lanes has any. The first lane that has some is shown as it
+runs, and has the highest priority. What the others print follows it."""
+BESIDE_NICENESS = 10
+"""The priority of the tests with Spark beside live tests: these get nine tenths of a processor that both want."""
 NO_TESTS = 5
 """Pytest's exit code if no test was left to run. It is ours if no part had one."""
 PATIENCE_BEHIND_S = 900
-"""The time limit of one test. It may have to wait until others leave it a processor."""
+"""The time limit of one test behind others. It may have to wait until they leave it a processor."""
 CHILD_ENDS_WITHIN_S = 30
 
 
@@ -56,12 +59,14 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
     """Return 0 if all is well, 5 if no test was left to run, else 1."""
-    ahead = [name for name in names if name in AHEAD]
-    behind = [name for name in names if name in BEHIND] if ahead else []
-    statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*ahead, *behind)}
-    with _behind(behind, pytest_words) as status_behind:
-        statuses |= {name: _status_of(name, pytest_words) for name in ahead}
-        statuses |= {" or ".join(behind): status_behind()} if behind else {}
+    lanes = [lane for lane in ([name for name in some if name in names] for some in LANES) if lane]
+    if not {"live", "spark"} & {*names}:
+        lanes = []
+    statuses = {name: _status_of(name, pytest_words) for name in names if not any(name in lane for lane in lanes)}
+    with ExitStack() as stack:
+        behind = {" or ".join(lane): stack.enter_context(_behind(lane, pytest_words)) for lane in lanes[1:]}
+        statuses |= {name: _status_of(name, pytest_words) for lane in lanes[:1] for name in lane}
+        statuses |= {name: status() for name, status in behind.items()}
     return _worst(statuses)
 
 
@@ -85,15 +90,15 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
 def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
     """Run these checks while its block runs. It yields a function that waits for them, shows their output and returns
     their status."""
-    if not names:
-        yield lambda: 0
-        return
+    beside = "spark" in names
     only = [word for name in names for word in ("--only", name)]
-    command = ["nice", "-n", "19", sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
+    nice = ("nice", "-n", str(BESIDE_NICENESS if beside else 19))
+    command = [*nice, sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
+    prepared = _do_nothing if beside else _when_idle
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
     with (
         tempfile.TemporaryFile("w+") as said,
-        _started(command, signal.SIGTERM, _when_idle, stdout=said, stderr=said, env=patient) as child,
+        _started(command, signal.SIGTERM, prepared, stdout=said, stderr=said, env=patient) as child,
     ):
 
         def status() -> int:
@@ -103,6 +108,10 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
             return found
 
         yield status
+
+
+def _do_nothing() -> None:
+    """Prepare nothing."""
 
 
 def _when_idle() -> None:
@@ -116,7 +125,7 @@ def _when_idle() -> None:
 def _started(
     command: Sequence[str],
     end: signal.Signals = signal.SIGINT,
-    prepared: Callable[[], None] = lambda: None,
+    prepared: Callable[[], None] = _do_nothing,
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a command, once the new process has called ``prepared``. If we are stopped, the command gets the signal

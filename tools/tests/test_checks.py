@@ -78,14 +78,22 @@ def test_selected_checks(only: tuple[str, ...], fast: bool, names: str) -> None:
     assert " ".join(checks.wanted(only, fast)) == names
 
 
-def test_computing_checks_run_beside_live_tests_and_spark(commands_run: Commands) -> None:
+def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_run: Commands) -> None:
     assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
-    lint, behind, live, spark = commands_run
+    lint, spark, behind, live = commands_run
     assert "ruff" in lint
     assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
     assert behind[-8:] == ("test", "--only", "types", "--only", "pure", "--", "-k", "some")
-    assert spark[-4:] == ("--part", "spark", "-k", "some")
+    assert spark[:3] == ("nice", "-n", "10")
+    assert spark[-6:] == ("test", "--only", "spark", "--", "-k", "some")
+
+
+def test_without_live_tests_the_computing_checks_run_behind_spark(commands_run: Commands) -> None:
+    assert checks.run(["pure", "spark"], []) == 0
+    behind, spark = commands_run
+    assert behind[-4:] == ("test", "--only", "pure", "--")
+    assert spark[-2:] == ("--part", "spark")
 
 
 @pytest.mark.live
@@ -119,6 +127,7 @@ def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all
     assert {len(each) for each in due} == {5, 6}
     assert set().union(*due[:4]) == {*cases}
     assert due[:4] == due[4:]
+    assert conftest.due_cases(["alone"], 4) == {"alone"}
 
 
 def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
@@ -128,11 +137,13 @@ def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
     assert conftest.rotation_of(one, 3) != conftest.rotation_of(other, 3)
 
 
-def test_thorough_tests_take_turns_only_where_parts_are_played() -> None:
-    assert conftest.turns_of([], "thorough", by_parts=True) == [(2, "thorough")]
-    assert conftest.turns_of([(8,)], "simulated", by_parts=True) == [(8,)]
-    assert conftest.turns_of([], "thorough", by_parts=False) == []
-    assert conftest.turns_of([], "quick", by_parts=True) == []
+def test_thorough_tests_take_turns_in_their_folder_and_simulated_ones_in_their_file() -> None:
+    nodeid, folder, file = "chaos/tests/test_a.py::test_x[1]", "chaos/tests", "chaos/tests/test_a.py"
+    assert conftest.turns_of(nodeid, [], "thorough", by_parts=True) == [(conftest.TURNS, folder)]
+    assert conftest.turns_of(nodeid, [], "simulated", by_parts=True) == [(conftest.TURNS, file)]
+    assert conftest.turns_of(nodeid, [(8,)], "simulated", by_parts=True) == [(8,)]
+    assert conftest.turns_of(nodeid, [], "thorough", by_parts=False) == []
+    assert conftest.turns_of(nodeid, [], "quick", by_parts=True) == []
 
 
 def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
