@@ -123,7 +123,7 @@ def test_example_writes_each_record_once_over_restarts(
 
 def test_documented_examples_run(broker: NodeAddress, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As they are printed, but for the address, the topic, and the loop, which has an end here."""
-    text = (Path(blocking.__file__).parents[2] / "docs" / "client.md").read_text()
+    text = (Path(blocking.__file__).parents[2] / "docs" / "reference-client.md").read_text()
     consuming, producing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     for each in (producing, consuming):
         example = each.replace("9092", str(broker.port)).replace('"t"', repr(topic))
