@@ -41,12 +41,14 @@ REPLICA_SINCE: Final = 11
 """The version of Fetch that has preferred replicas."""
 
 
-def _reads_after_error(at: Play, code: ErrorCode) -> tuple[Consumer, Rule]:
-    """Let a consumer read, respond with an error once instead of the next records, and judge that it reads them."""
+def _reads_after_error(at: Play, code: ErrorCode, of_epochs: bool = False) -> tuple[Consumer, Rule]:
+    """Let a consumer read, respond with an error once instead of the next records, and judge that it reads them. With
+    ``of_epochs`` only a client that sends leader epochs can get this error from a broker."""
     topic = at.topic()
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, at.write(topic, 5))
+    at.supported(not of_epochs or _leader_epoch(consumer) >= 0, NO_EPOCHS)
     rule = on_data(at, error_of(code))
     next_fetch(consumer)
     at.reads(consumer, at.write(topic, 5), from_record=5)
@@ -296,6 +298,7 @@ def log_start_latest(at: Play) -> None:
 def log_start_none(at: Play) -> None:
     """As fetching/log-start/earliest, and there is no policy: the application gets an error, and no record."""
     consumer, _, _ = _below_log_start(at, "none")
+    at.supported("reset" not in consumer.ignored, "The client has no such policy")
     bound_s = consumer.bound_s(3)
     failed = consumer.poll_until(lambda: consumer.errors or consumer.records, bound_s)
     at.require(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
@@ -378,8 +381,7 @@ def not_leader(at: Play) -> None:
 def fenced_epoch(at: Play) -> None:
     """The broker responds with FENCED_LEADER_EPOCH once: the client requests metadata and goes on, and the
     application gets no error."""
-    consumer, rule = _reads_after_error(at, ErrorCode.fenced_leader_epoch)
-    at.supported(_leader_epoch(consumer) >= 0, NO_EPOCHS)
+    consumer, rule = _reads_after_error(at, ErrorCode.fenced_leader_epoch, of_epochs=True)
     at.wire("Metadata requests after the error", len(consumer.exchanges("Metadata", after=rule)), at_least(1))
 
 
@@ -387,8 +389,7 @@ def fenced_epoch(at: Play) -> None:
 def unknown_epoch(at: Play) -> None:
     """The broker is behind the client and responds with UNKNOWN_LEADER_EPOCH once: the client tries again, and the
     application gets no error."""
-    consumer, _ = _reads_after_error(at, ErrorCode.unknown_leader_epoch)
-    at.supported(_leader_epoch(consumer) >= 0, NO_EPOCHS)
+    _reads_after_error(at, ErrorCode.unknown_leader_epoch, of_epochs=True)
 
 
 @case("fetching/leader-moves", MUST, f"{COLLECTOR}; KIP-951; librdkafka#4804")

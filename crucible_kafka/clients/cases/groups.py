@@ -377,6 +377,7 @@ def max_poll_interval(at: Play) -> None:
     partition. When it polls again it joins again and gets one back."""
     settings = {"max_poll_interval_ms": 2000, "session_timeout_ms": 2000, "heartbeat_interval_ms": 300}
     first, second, topic = _pair(at, **settings)
+    at.supported("max_poll_interval_ms" not in first.ignored, "The client has no such setting")
     bound_s = second.bound_s(3, also_ms=4000)
     has_both = second.poll_until(lambda: len(second.assigned) == 2, bound_s)
     at.progress("the other member has both partitions", has_both, bound_s, "max_poll_interval_ms, session_timeout_ms")

@@ -15,6 +15,7 @@ from crucible_kafka.clients.play import Play, at_least, at_most
 KIP_98: Final = "KIP-98"
 SENDER: Final = "Sender.java, completeBatch and canRetry"
 IDEMPOTENT: Final = ("producer", "idempotence")
+NO_SETTING: Final = "The client has no such setting"
 WINDOW: Final = 5
 """Number of batches of a producer whose sequences a broker remembers for each partition (KIP-98)."""
 
@@ -302,6 +303,7 @@ def delivery_timeout(at: Play) -> None:
     """The leader never responds: the record fails within delivery_timeout_ms, and the application gets an error."""
     topic = at.topic()
     producer = at.producer(request_timeout_ms=1000, delivery_timeout_ms=3000)
+    at.supported("delivery_timeout_ms" not in producer.ignored, NO_SETTING)
     at.kafka.on("Produce").hang()
     began_s = time.monotonic()
     (sent,) = producer.send(topic, "late")
@@ -395,7 +397,7 @@ def in_flight(at: Play) -> None:
         producer.send(topic, value)
         time.sleep(0.01)  # So that not all are in one batch.
     at.writes(producer)
-    at.supported("in_flight" not in producer.ignored, "The client has no such setting")
+    at.supported("in_flight" not in producer.ignored, NO_SETTING)
     at.wire("requests in flight at once", _most_in_flight(producer.exchanges("Produce")), at_most(2))
 
 

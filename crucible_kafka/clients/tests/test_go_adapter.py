@@ -14,9 +14,19 @@ from crucible_kafka.clients.report import detail_lines
 
 LACKS = {
     "franz-go": {"send-offsets", "group-protocol-consumer"},
+    "kafka-go": {
+        *("idempotence", "transactions", "send-offsets", "group-protocol-consumer", "cooperative"),
+        *("static-membership", "pause", "rack"),
+    },
     "sarama": {"send-offsets", "group-protocol-consumer", "cooperative", "pause"},
 }
 """The features that each adapter does not claim."""
+OF_FEATURES = {
+    "transactions": {"begin", "commit_transaction", "abort_transaction"},
+    "send-offsets": {"send_offsets"},
+    "pause": {"pause", "resume"},
+}
+"""Operations that only clients with a feature have. sarama pauses, but returns what it had fetched before."""
 
 
 def source(name: str) -> str:
@@ -25,9 +35,11 @@ def source(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", LACKS)
-def test_it_serves_each_operation_but_the_one_whose_feature_it_lacks(name: str) -> None:
+def test_it_serves_each_operation_but_those_whose_feature_it_lacks(name: str) -> None:
     served = set(re.findall(r'^\tcase "(\w+)":', source(name), re.MULTILINE)) - {"consumer", "producer"}  # Roles.
-    assert served == set(schema()["$defs"]["Request"]["discriminator"]["mapping"]) - {"send_offsets"}
+    lacking = {operation for feature in LACKS[name] for operation in OF_FEATURES.get(feature, ())} - served
+    assert served == set(schema()["$defs"]["Request"]["discriminator"]["mapping"]) - lacking
+    assert "send_offsets" in lacking
     listed = source(name).partition("features = []string{")[2].partition("}")[0]
     assert set(re.findall(r'"([\w-]+)"', listed)) == set(FEATURES) - LACKS[name]
 
@@ -36,7 +48,7 @@ def test_it_serves_each_operation_but_the_one_whose_feature_it_lacks(name: str) 
 def test_its_settings_are_those_of_the_protocol(name: str) -> None:
     table = source(name).partition("var settings = ")[2].partition("\n}\n")[0]
     named = set(re.findall(r'^\t"(\w+)":', table, re.MULTILINE))
-    assert len(named) > 20
+    assert len(named) > 18
     assert named <= set(SETTINGS)
 
 
