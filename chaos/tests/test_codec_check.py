@@ -120,7 +120,7 @@ def test_response_made_for_another_version_is_found() -> None:
 
 
 @pytest.mark.simulated
-@pytest.mark.rotated(4)
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("name", PLAYED)
 def test_scenario_passes_with_every_message_encoded(name: str) -> None:
     """The guarantees also hold if all messages arrive as bytes."""

@@ -199,7 +199,7 @@ def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, Any]) -> Life:
 
 
 @pytest.mark.clause("P-1", "P-6")
-@pytest.mark.rotated(4)
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("config", [SYNCED, UNSYNCED], ids=["synced", "unsynced"])
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
 @pytest.mark.parametrize("seed", range(2))
@@ -219,7 +219,7 @@ def test_acknowledged_records_survive_crash_before_every_disk_operation(
     assert not failed
 
 
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(9)
 @pytest.mark.parametrize("cut_at", range(20, 200, 20))
 def test_recovery_that_dies_itself_before_every_disk_operation_loses_nothing_either(cut_at: int) -> None:
     again = 0

@@ -126,7 +126,7 @@ def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[ClusterAcc
     [(ways, step) for group, step in STEPS.items() for ways in group],
     ids=["-then-".join(ways) for group in STEPS for ways in group],
 )
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(4)
 @pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
 def test_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
     node: int, ways: tuple[ClusterAccess, ClusterAccess], step: int

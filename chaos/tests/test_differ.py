@@ -43,7 +43,7 @@ def test_both_ways_give_equal_responses_in_many_seeds(name: str) -> None:
 
 
 @pytest.mark.simulated
-@pytest.mark.rotated(8)
+@pytest.mark.rotated(11)
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant}" for kind, mutant in PAIRS])
 def test_kind_kills_its_mutants_and_the_difference_can_be_repeated(kind: str, mutant: str) -> None:
     with applied(by_name(mutant)) as in_place:

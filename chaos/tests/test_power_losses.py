@@ -46,7 +46,7 @@ def test_no_kind_loses_anything(name: str) -> None:
 
 
 @pytest.mark.simulated
-@pytest.mark.rotated(8)
+@pytest.mark.rotated(15)
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant.name}" for kind, mutant in PAIRS])
 def test_kind_kills_its_mutants_and_the_violation_can_be_repeated(kind: str, mutant: object) -> None:
     with applied(mutant) as in_place:  # type: ignore[arg-type]

@@ -48,6 +48,7 @@ SLOW = {
 PLAYED = [pytest.param(each, marks=pytest.mark.nightly if each in SLOW else ()) for each in sorted(KILLS)]
 
 
+@pytest.mark.rotated(1)
 def test_each_rule_has_killed_its_mutant() -> None:
     names = {each.name for each in rule_mutants()}
     assert set(KILLS) | (BY_DIFFER & names) | set(CRASHES) | set(NOT_SEEN) == names

@@ -354,6 +354,7 @@ KILLED_BY: dict[str, str | tuple[str, ...]] = {
 }
 
 
+@pytest.mark.rotated(1)
 def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
     assert {(each.scenario, name) for name, each in FASTEST.items()} <= set(PAIRS)
     for name, each in FASTEST.items():
@@ -364,7 +365,7 @@ def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
-@pytest.mark.rotated(12)
+@pytest.mark.rotated(16)
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1

@@ -143,7 +143,7 @@ def test_rate_that_is_reached_is_the_one_that_was_sent() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_workload_without_acknowledgements(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "messageSize": 200}
     with started("reference", lambda _: None) as target:

@@ -74,7 +74,7 @@ def test_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
     assert result.reason.startswith("The load generator was the limit")
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
     own = {
         "readFromStart": True,
@@ -97,7 +97,7 @@ def test_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
     assert result.catch_up.records > 2_000
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
     transactions = {"seconds": 0.05, "abortRatio": 0.25}
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000}

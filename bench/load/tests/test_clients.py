@@ -24,7 +24,7 @@ LIBRARIES = ("librdkafka", "kafka-python")
 
 @pytest.mark.live
 @pytest.mark.parametrize("client", LIBRARIES)
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "subscriptionsPerTopic": 2}
     with started("reference", lambda _: None) as target:

@@ -78,7 +78,7 @@ def produce(target: LoadTarget, batches: int) -> int:
     return records
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_members_share_partitions_and_continue_at_committed_offsets(target: LoadTarget) -> None:
     with topics_for(target.bootstrap, ["grouped"], len(WHERE), 1):
         members = [Member(target, f"m{number}", "g") for number in range(2)]
@@ -101,7 +101,7 @@ def test_members_share_partitions_and_continue_at_committed_offsets(target: Load
     assert not [member for member in (*members, later) if member.repeated]
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_partitions_move_to_joining_member(target: LoadTarget) -> None:
     with topics_for(target.bootstrap, ["grouped"], len(WHERE), 1):
         first = Member(target, "m0", "h")
@@ -116,7 +116,7 @@ def test_partitions_move_to_joining_member(target: LoadTarget) -> None:
             each.end()
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_workload_with_groups(target: LoadTarget, tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 6, "producerRate": 2_000, "messageSize": 200, "consumerPerSubscription": 5}
     workload = workload_of({**table, "crucible": {"groups": True}}, "w", "w")

@@ -238,7 +238,7 @@ def test_spark_judges_compacted_topics_as_the_ledger_does(spark: "SparkSession")
 @pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.jobs.load_ledger import judge_load
 

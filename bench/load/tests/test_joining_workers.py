@@ -75,7 +75,7 @@ def played(folder: Path, environments: list[dict[str, str]], local: int = 0) -> 
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
     result = played(tmp_path, [{SHIFT_VARIABLE: "5"}, {SHIFT_VARIABLE: "-5"}])
     assert result.findings.is_clean
@@ -90,7 +90,7 @@ def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.jobs.load_ledger import judge_load
 
@@ -109,7 +109,7 @@ def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSess
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_run_whose_worker_cannot_send_its_history_is_invalid_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where the folder should be")
     result = played(tmp_path, [{OWN_DISK_VARIABLE: "1"}])
@@ -128,7 +128,7 @@ def test_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> None:
     uncorrected = {UNCORRECTED_VARIABLE: "1"}
     result = played(tmp_path, [{SHIFT_VARIABLE: "5", **uncorrected}, {SHIFT_VARIABLE: "-5", **uncorrected}])
@@ -138,7 +138,7 @@ def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> 
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_worker_whose_benchmark_is_killed_ends_with_one_sentence(tmp_path: Path) -> None:
     """The benchmark waits for a second worker, so the first one has no work yet."""
     port = free_port()
@@ -188,7 +188,7 @@ def test_worker_too_many_says_so(index: int, spec: bool, complaint: str) -> None
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_workers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     result = played(tmp_path, [{}], local=1)
     assert result.clocks == [ClockOffset(0, 0)] * 2

@@ -156,7 +156,7 @@ def test_producer_sends_the_sizes_and_headers_of_its_plan() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_calibration_measures_a_worker_with_such_records(tmp_path: Path) -> None:
     own = {"messageSizes": {"min": 100, "max": 1_000}, "headers": {"count": 3}}
     batches = batches_of(workload_of({"crucible": own}, "w", "w"), "none")
@@ -197,7 +197,7 @@ def test_sizes_that_cannot_be_drawn_end_with_one_sentence(own: dict[str, object]
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_workload_of_several_sizes_with_headers_is_verified(tmp_path: Path) -> None:
     own = {"messageSizes": {"weights": {100: 7, 1_000: 2, 10_000: 1}}, "headers": {"count": 3, "size": 20}}
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "crucible": own}

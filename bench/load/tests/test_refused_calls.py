@@ -116,7 +116,7 @@ OF_MESSAGES, OF_SEGMENTS = {"max.message.bytes": 4_000}, {"segment.bytes": 4_000
     ],
     ids=["native", "native-segment", "transactions", "librdkafka", "librdkafka-segment", "kafka-python"],
 )
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_batches_that_are_too_large_end_the_run_at_once(
     extensions: dict[str, object], limit: dict[str, int], sentence: str, broker: LoadTarget, tmp_path: Path
 ) -> None:

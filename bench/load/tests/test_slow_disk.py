@@ -44,7 +44,7 @@ def slow_target(folder: Path) -> str:
     return str(target)
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_each_acknowledgement_that_waits_for_a_slow_disk_is_later(tmp_path: Path) -> None:
     slow = played(slow_target(tmp_path), tmp_path / "slow", flushes=True)
     fast = played("reference", tmp_path / "fast", flushes=True)
@@ -54,7 +54,7 @@ def test_each_acknowledgement_that_waits_for_a_slow_disk_is_later(tmp_path: Path
         assert fast.quantile_ms(measure, 0.01) < DELAY_MS
 
 
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_without_a_flush_no_acknowledgement_waits_for_the_disk(tmp_path: Path) -> None:
     slow = played(slow_target(tmp_path), tmp_path / "slow", flushes=False)
     assert slow.findings.is_clean

@@ -48,7 +48,7 @@ def played(target: LoadTarget, folder: Path, seconds: float = 2) -> LoadResult:
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarget, tmp_path: Path) -> None:
     result = played(target, tmp_path)
     assert result.findings.is_clean
@@ -93,7 +93,7 @@ main(prog_name="crucible")
     ],
     ids=["aborts not honoured", "offsets of aborts"],
 )
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_broker_that_breaks_transactions_fails_the_benchmark(tmp_path: Path, change: str, violated: str) -> None:
     program = tmp_path / "broken.py"
     program.write_text(PROGRAM.format(root=str(ROOT), change=change))
@@ -147,7 +147,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_members_that_join_and_leave_repeat_and_lose_nothing(target: LoadTarget) -> None:
     sent, read, ends = Sent(), Read(), 0
 
@@ -198,7 +198,7 @@ class Unlucky(Transformer):
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3, "load")
+@pytest.mark.rotated(4, "load")
 def test_what_was_made_of_lost_partitions_is_aborted_and_made_again(target: LoadTarget) -> None:
     sent, read = Sent(), Read()
 

@@ -198,7 +198,7 @@ def killed(data: Path, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_node_that_has_a_role_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "c"
     cluster = Cluster(data, 3, "restart")
@@ -247,7 +247,7 @@ def coordinator(bootstrap: list[str], group: str) -> int:
     return -1 if response is None else int(response.coordinators[0].node_id)
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 3, "toxiproxy", "restart")
     try:
@@ -279,7 +279,7 @@ def test_without_restart_a_death_is_reported_and_a_second_start_finds_everything
     assert again.end() == ""
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 3)
     admin = Admin(cluster.bootstrap)

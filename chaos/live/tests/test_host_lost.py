@@ -167,7 +167,7 @@ def one(server: ToxiproxyServer, tmp_path: Path) -> Iterator[OneNode]:
     made.close()
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_host_that_vanished_leaves_its_links_as_they_were(one: OneNode) -> None:
     ended = one.play()
     assert "1 connections from before and 1 from afterwards" in ended.evidence
@@ -177,7 +177,7 @@ def test_host_that_vanished_leaves_its_links_as_they_were(one: OneNode) -> None:
 
 
 @pytest.mark.parametrize("toxic", ["", "timeout"])
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_death_that_connections_show_is_no_lost_host(one: OneNode, toxic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without toxics, and with ``timeout`` alone, Toxiproxy passes on that the node's connections were closed."""
 
@@ -191,7 +191,7 @@ def test_death_that_connections_show_is_no_lost_host(one: OneNode, toxic: str, m
     assert "client-node-0: it was closed" in ended.doubt
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_node_that_was_dead_before_is_no_lost_host(one: OneNode) -> None:
     one.node.terminate()
     ended = one.play()
@@ -224,7 +224,7 @@ restart_after_s = 3
 """
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
     scenario = for_external_target(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
     with elsewhere(tmp_path) as target:

@@ -51,7 +51,7 @@ def played(folder: Path) -> Path:
     return play_scenario(load(path), folder / "run", seed=1, progress=print).path
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Path) -> None:
     scenario = for_external_target(
         load(written(tmp_path, "lost", text_of("Toxiproxy loses responses", 10, LOAD, 50, FAULT)))
@@ -67,7 +67,7 @@ def operations(folder: Path) -> list[dict[str, Any]]:
     return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_toxiproxy_swallows_the_held_responses_and_no_others(tmp_path: Path) -> None:
     folder = played(tmp_path)
     assert read_manifest(folder).crash == ""
@@ -91,7 +91,7 @@ def assert_lost(folder: Path, link: str) -> None:
     assert len(lost) <= len(rows) + 2, "hardly any other response was lost"
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_without_a_toxic_the_responses_pass_and_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxied_losses, "poison", lambda *_: None)
     folder = played(tmp_path)

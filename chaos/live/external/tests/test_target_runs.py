@@ -126,7 +126,7 @@ def children() -> set[int]:
     return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)} - EARLIER
 
 
-@pytest.mark.rotated(2, "runs")
+@pytest.mark.rotated(3, "runs")
 def test_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
     target = target_file(tmp_path, SERVE)
     folder = play_scenario(scenario(tmp_path, FAULTS), tmp_path / "run", seed=1, target=target).path
