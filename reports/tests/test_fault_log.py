@@ -11,7 +11,7 @@ session_epoch long, detail string"
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("total", [1, 59, 60, 61, 340])
 def test_hits_are_chosen_evenly(spark: SparkSession, total: int) -> None:
     rows = [(0, "lost", "response_dropped", n, n * 1_000, n * 1_000, "node-0", "", -1, "") for n in range(1, total + 1)]

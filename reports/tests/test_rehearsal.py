@@ -106,7 +106,7 @@ def without(table: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_unexpected_runs_do_not_suit(spark: SparkSession, tmp_path: Path) -> None:
     (run, *_) = histories(tmp_path)
     names = {name for _, name in present_in([run])}

@@ -7,7 +7,7 @@ from reports.jobs.guarantee_job import counted, sentence
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_singular_and_plural(spark: SparkSession) -> None:
     lost = spark.createDataFrame([(7, 1), (8, 2)], "first long, records long")
     text = sentence("From %s on %s.", "first", counted("records", "one record is lost", "%s records are lost"))

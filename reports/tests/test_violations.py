@@ -23,7 +23,7 @@ def found(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_few_violations_are_numbered_as_many_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with sized_for(spark, 0):
         few = rows_of(found(spark))

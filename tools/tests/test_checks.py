@@ -79,12 +79,12 @@ def test_selected_checks(only: tuple[str, ...], fast: bool, names: str) -> None:
 
 
 def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_run: Commands) -> None:
-    assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
+    assert checks.run(["lint", "contracts", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
     lint, spark, behind, live = commands_run
     assert "ruff" in lint
     assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
-    assert behind[-8:] == ("test", "--only", "types", "--only", "pure", "--", "-k", "some")
+    assert behind[-10:-3] == ("test", "--only", "contracts", "--only", "types", "--only", "pure")
     assert spark[:3] == ("nice", "-n", "10")
     assert spark[-6:] == ("test", "--only", "spark", "--", "-k", "some")
 
