@@ -24,6 +24,7 @@ from crucible_kafka.clients.case import (
     NotSupported,
     Violated,
 )
+from crucible_kafka.clients.machine_wait import MachineWait
 from crucible_kafka.clients.protocol import AdapterInfo, Setting
 from crucible_kafka.clients.raw_servers import Forwarder, RawServer
 from crucible_kafka.library import Cluster, CrucibleError, Frame, RuleNeverFired, values
@@ -78,6 +79,8 @@ class Play:
         self._clients: dict[str, Client] = {}
         self._processes: list[AdapterProcess] = []
         self._ends = ExitStack()
+        self._machine = MachineWait()
+        self._ends.callback(self._machine.end)
         self._lines: list[tuple[float, str]] = []
         self._topics = 0
         self._imitates = False
@@ -344,6 +347,11 @@ class Play:
         if not condition:
             raise NotSupported(f"{missing}.")
 
+    def starved(self) -> str:
+        """Return how long the suite and its clients have waited for the machine if that is too long to judge bounds, or
+        an empty string."""
+        return self._machine.starved(process.pid for process in self._processes)
+
     def unfired(self) -> str:
         """Return the sentence about the first rule that has never fired, or an empty string."""
         for kafka in self._clusters:
@@ -436,6 +444,8 @@ def _judged(at: Play) -> tuple[ClientVerdict, str]:
     except Violated as error:
         if at.remaining_s() <= 0:
             return ClientVerdict.OUR_ERROR, f"the case took longer than {at.case.limit_s:g} s; last: {error}"
+        if starved := at.starved():
+            return ClientVerdict.OUR_ERROR, f"not judged, the machine was too slow: {starved}. Seen: {error}"
         if never := at.unfired():
             return ClientVerdict.NOT_SHOWN, f"{never} And before that: {error}"
         return ClientVerdict.FAIL if at.case.level is Level.MUST else ClientVerdict.DIFFERS, str(error)

@@ -23,6 +23,7 @@ from crucible_kafka.clients.case import (
 )
 from crucible_kafka.clients.cases import ORDER, UnknownCase, all_cases, chosen
 from crucible_kafka.clients.client_command import ClientOptions, run
+from crucible_kafka.clients.machine_wait import MachineWait, client_wait_s
 from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import Play, at_least, one_of, play_case
 from crucible_kafka.clients.protocol import AdapterInfo
@@ -89,6 +90,30 @@ def test_client_that_cannot_be_made_in_an_old_cluster_is_judged() -> None:
         violates(at)
 
     assert verdict(conduct, "cannot-open").verdict is ClientVerdict.FAIL
+
+
+def test_red_case_on_a_starved_machine_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Play, "starved", lambda _: "the suite waited for 4.0 s")
+    red, green = verdict(violates), verdict(lambda _: None)
+    assert (red.verdict, green.verdict) == (ClientVerdict.OUR_ERROR, ClientVerdict.PASS)
+    assert (
+        red.reason == "not judged, the machine was too slow: the suite waited for 4.0 s. Seen: data: a record is lost"
+    )
+
+
+def test_wait_for_the_machine_counts_from_half_of_the_slack_on(tmp_path: Path) -> None:
+    machine = MachineWait()
+    machine.end()
+    machine.suite_s = 2.9
+    assert machine.starved([]) == ""
+    machine.suite_s = 3.5
+    assert machine.starved([]) == "the suite waited for 3.5 s"
+    for pid, (run_s, wait_s) in {7: (1, 8), 8: (9, 9)}.items():
+        (tmp_path / f"{pid}" / "task" / "1").mkdir(parents=True)
+        (tmp_path / f"{pid}" / "task" / "1" / "schedstat").write_text(f"{run_s}000000000 {wait_s}000000000 5")
+    assert client_wait_s(7, tmp_path) == 8.0
+    assert client_wait_s(8, tmp_path) == 0.0, "it has kept the processors busy itself"
+    assert client_wait_s(9, tmp_path) == 0.0, "it has ended"
 
 
 def test_mistake_in_a_case_is_ours() -> None:
