@@ -16,9 +16,8 @@ from hypothesis import settings
 from scenarios.ledger import head
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
-TURNS = 4
-TAKE_TURNS = ("thorough", "simulated")
-"""Parts of which a commit plays one test in ``TURNS``, and a night all. Together they would take most of CI's time."""
+TURNS = {"thorough": 6, "simulated": 8}
+"""Parts of which a commit plays one test in this number, and a night all. All would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
 
@@ -74,10 +73,10 @@ def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
 def turns_of(nodeid: str, marks: Sequence[tuple[Any, ...]], part: str, by_parts: bool) -> Sequence[tuple[Any, ...]]:
     """Return the arguments of ``rotation_of`` for a test: those of its marks, or else what its part has by itself.
     Simulated tests take turns with those of their file, and thorough ones with those of their folder."""
-    if marks or not by_parts or part not in TAKE_TURNS:
+    if marks or not by_parts or part not in TURNS:
         return marks
     file = nodeid.partition("::")[0]
-    return [(TURNS, file if part == "simulated" else file.rpartition("/")[0])]
+    return [(TURNS[part], file if part == "simulated" else file.rpartition("/")[0])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

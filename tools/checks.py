@@ -1,8 +1,8 @@
 """Run the parts of `./crucible test`.
 
 Live tests wait more than they compute, so two files of them run side by side. The tests with Spark run beside them with
-a low priority, since live tests leave half of the processor time idle. What only computes runs behind both, in the time
-that neither wants.
+the lowest priority, since live tests leave half of the processor time idle. What only computes runs behind both, in the
+time that neither wants.
 """
 
 import os
@@ -40,8 +40,6 @@ TESTS = ("pure", "live", "spark")
 LANES = (("live",), ("spark",), ("contracts", "types", "pure"))
 """Parts that run at the same time, if one of the first two lanes has any. The first lane that has some is shown as it
 runs, and has the highest priority. What the others print follows it."""
-BESIDE_NICENESS = 10
-"""The priority of the tests with Spark beside live tests: these get nine tenths of a processor that both want."""
 NO_TESTS = 5
 """Pytest's exit code if no test was left to run. It is ours if no part had one."""
 PATIENCE_BEHIND_S = 900
@@ -89,11 +87,9 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
 def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
     """Run these checks while its block runs. It yields a function that waits for them, shows their output and returns
     their status."""
-    beside = "spark" in names
     only = [word for name in names for word in ("--only", name)]
-    nice = ("nice", "-n", str(BESIDE_NICENESS if beside else 19))
-    command = [*nice, sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
-    prepared = _do_nothing if beside else _when_idle
+    command = ["nice", "-n", "19", sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
+    prepared = _do_nothing if "spark" in names else _when_idle
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
     with (
         tempfile.TemporaryFile("w+") as said,

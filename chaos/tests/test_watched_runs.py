@@ -16,6 +16,7 @@ from crucible_kafka.run_folder import ROOT
 
 @pytest.mark.live
 @pytest.mark.timeout(120)
+@pytest.mark.rotated(3, "watchers")
 def test_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watcher is killed while its Java starts, and again once Java runs."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -41,7 +42,7 @@ with live_run.watched(pathlib.Path(sys.argv[1]), wanted=True):
 
 @pytest.mark.live
 @pytest.mark.timeout(60)
-@pytest.mark.rotated(2)
+@pytest.mark.rotated(3, "watchers")
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
 def test_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
     words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]

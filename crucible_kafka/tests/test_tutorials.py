@@ -195,7 +195,7 @@ def follow(page: Path, folder: Path, plays_nightly: bool) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.rotated(3)
+@pytest.mark.rotated(4)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_tutorial_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def expected_of(run_dirs: list[Path]) -> Expected:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_rehearsal_leaves_nothing_in_findings(
     is_whole: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +83,7 @@ def config_of(run_dirs: list[Path]) -> JobConfig:
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("calls", [0, 12])
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_started_judging_completes_when_run_is_complete(
     calls: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

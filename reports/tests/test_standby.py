@@ -75,7 +75,7 @@ def _rows_of(folder: Path) -> dict[str, int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path) -> None:
     history = generate(45)
     plant_lost_write(history)
@@ -96,7 +96,7 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
     """The standby fails when Spark is ready, because of a wrong argument."""
     seen: dict[psutil.Process, str] = {}

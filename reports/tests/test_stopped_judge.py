@@ -39,7 +39,7 @@ def is_in_a_query(_family: Sequence[psutil.Process], scratch: Path) -> bool:
     ("number", "reached"),
     [(signal.SIGTERM, is_starting), (signal.SIGTERM, is_in_a_query), (signal.SIGINT, is_in_a_query)],
 )
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_stopped_judge_ends_with_one_line(
     number: signal.Signals, reached: Callable[[Sequence[psutil.Process], Path], bool], tmp_path: Path
 ) -> None:
@@ -65,7 +65,7 @@ def test_stopped_judge_ends_with_one_line(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.rotated(3, "judges")
+@pytest.mark.rotated(8, "judges")
 def test_connection_of_accumulators_ends_without_a_traceback() -> None:
     """A task in Python opens a connection from Java to PySpark's server of accumulators, and the stop closes it."""
     ended = subprocess.run(

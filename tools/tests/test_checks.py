@@ -85,7 +85,6 @@ def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_
     assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
     assert behind[-10:-3] == ("test", "--only", "contracts", "--only", "types", "--only", "pure")
-    assert spark[:3] == ("nice", "-n", "10")
     assert spark[-6:] == ("test", "--only", "spark", "--", "-k", "some")
 
 
@@ -139,8 +138,8 @@ def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
 
 def test_thorough_tests_take_turns_in_their_folder_and_simulated_ones_in_their_file() -> None:
     nodeid, folder, file = "chaos/tests/test_a.py::test_x[1]", "chaos/tests", "chaos/tests/test_a.py"
-    assert conftest.turns_of(nodeid, [], "thorough", by_parts=True) == [(conftest.TURNS, folder)]
-    assert conftest.turns_of(nodeid, [], "simulated", by_parts=True) == [(conftest.TURNS, file)]
+    assert conftest.turns_of(nodeid, [], "thorough", by_parts=True) == [(conftest.TURNS["thorough"], folder)]
+    assert conftest.turns_of(nodeid, [], "simulated", by_parts=True) == [(conftest.TURNS["simulated"], file)]
     assert conftest.turns_of(nodeid, [(8,)], "simulated", by_parts=True) == [(8,)]
     assert conftest.turns_of(nodeid, [], "thorough", by_parts=False) == []
     assert conftest.turns_of(nodeid, [], "quick", by_parts=True) == []
