@@ -13,6 +13,7 @@ from reports.job_rows import Rows, without_presets
 from reports.jobs.guarantee_job import GuaranteeJob, guarantee_jobs
 from reports.manifest import CheckResult, Manifest, canonical_guarantee
 from reports.rows import is_hit
+from reports.schema import stored_files
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
@@ -22,13 +23,14 @@ MIN_LIMITED_SECONDS = 3
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
     """Return the verdict. A crash outweighs broken guarantees, because it cuts the history short, and broken guarantees
-    outweigh missing evidence."""
+    outweigh missing evidence. A history that is not whole decides nothing: what is missing may seem a violation."""
     guarantees = guarantee_results(manifest, findings)
     broken = [result for result in guarantees if result.status == "broken"]
-    invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
+    altered = _altered_files(manifest, run_dir)
+    invalid = [*altered, *missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
     if manifest.crash:
         outcome, reasons = Outcome.CRASHED, [manifest.crash]
-    elif broken:
+    elif broken and not altered:
         outcome = Outcome.FAILED
         reasons = [f"{result.name} was broken {_times(result.anomalies)}. {result.meaning}" for result in broken]
     elif invalid:
@@ -50,6 +52,24 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
             result.name for result in guarantees if result.name in manifest.promised() and _is_unjudged(result)
         ),
     )
+
+
+def _altered_files(manifest: Manifest, run_dir: Path) -> list[str]:
+    """Return a sentence if the history is not the one that the run left. Operations that are missing violate nothing,
+    and records of missing ones seem to come from nowhere."""
+    if not manifest.history_files:
+        return []
+    stored = stored_files(run_dir)
+    altered = [
+        f"{path} {'is missing' if path not in stored else f'has {stored[path]:,} of {size:,} bytes'}"
+        for path, size in sorted(manifest.history_files.items())
+        if stored.get(path) != size
+    ]
+    altered += [f"{path} was added" for path in sorted(stored.keys() - manifest.history_files.keys())]
+    if not altered:
+        return []
+    more = f", and {len(altered) - 1:,} more files differ" if len(altered) > 1 else ""
+    return [f"The history is not whole: {altered[0]}{more}. Restore it from a copy, or play the run again."]
 
 
 def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:

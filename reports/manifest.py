@@ -82,6 +82,8 @@ class Manifest:
     notes: tuple[str, ...] = ()  # honest notes to print in the report
     expectations: Expectations = Expectations()
     checks: tuple[CheckResult, ...] = ()
+    history_files: Mapping[str, int] = field(default_factory=dict)
+    """The size in bytes of each file of the history, by its path in the run. Empty in older runs."""
     version: int = MANIFEST_VERSION
 
     def promised(self) -> set[str]:

@@ -68,6 +68,15 @@ def files_of(run_dir: Path, table: Table) -> list[str]:
     return sorted(files)
 
 
+def stored_files(run_dir: Path) -> dict[str, int]:
+    """Return the size in bytes of each file of a table, by its path in the run, also where the history is elsewhere."""
+    patterns = {pattern for table in TABLES for pattern in (table.path, FORMER_PATHS.get(table.name, table.path))}
+    if (elsewhere := _remote_files(run_dir)) is not None:
+        return dict(elsewhere.values())
+    files = {path for pattern in patterns for path in run_dir.glob(pattern)}
+    return {path.relative_to(run_dir).as_posix(): path.stat().st_size for path in sorted(files)}
+
+
 PARQUET_MARK = b"PAR1"
 """Begins and ends a Parquet file."""
 

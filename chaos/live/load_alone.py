@@ -22,6 +22,7 @@ from chaos.live.fleet import ClusterAccess, FleetProcess, live_fleet_spec
 from chaos.live.run_folder import RunFolder
 from chaos.live.run_manifest import of_live_run
 from reports.manifest import Expectations, Manifest, write_manifest
+from reports.schema import stored_files
 from scenarios.model import Scenario
 
 Progress = Callable[[str], None]
@@ -158,6 +159,7 @@ def _manifest(
         **of_live_run(scenario, plan.out, plan.seed, start_wall_us),
         title=f"The load of: {scenario.title}",
         repeat_command=command,
+        history_files=stored_files(plan.out),
         target=plan.target,
         command=command,
         duration_us=duration_us,

@@ -9,6 +9,7 @@ from chaos.live.client_mutant import reached
 from chaos.live.external.target import REFERENCE
 from chaos.live.run_target import RunPlan, RunTarget
 from reports.manifest import CheckResult, Expectations, Manifest
+from reports.schema import stored_files
 from scenarios.loader import typed, typed_options
 from scenarios.model import Scenario
 from scenarios.revisions import revision_of
@@ -41,6 +42,7 @@ def manifest_of(
         crash=crash,
         config=brokers.config,
         checks=checks,
+        history_files=stored_files(plan.folder.path),
         load=_load_words(scenario),
         notes=brokers.notes(),
         expectations=Expectations(

@@ -19,7 +19,7 @@ from reference_broker.ports.node_ports import Now
 from reports.columns import Table
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import CheckResult, Expectations, Manifest, write_manifest
-from reports.schema import FAULTS, TRACE
+from reports.schema import FAULTS, TRACE, stored_files
 from reports.verdict import Outcome
 from scenarios.load import Load
 
@@ -57,6 +57,7 @@ def _manifest(verdict: SimVerdict, world: SimWorld, folder: Path, command: str) 
         scenario=scenario.name,
         seed=verdict.seed,
         world="sim",
+        history_files=stored_files(folder),
         repeat_command=verdict.repeat_command,
         number=scenario.number or 0,
         title=scenario.title,

@@ -12,6 +12,7 @@ from chaos.sim.run_folder import write_out
 from reports.columns import ROW_TABLES
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from reports.manifest import read_manifest
+from reports.schema import stored_files
 from reports.standby.expected import SELDOM
 from scenarios import loader
 from scenarios.fields import ScenarioError
@@ -75,7 +76,10 @@ def test_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_not_
     scenario = loader.find(name)
     short = replace(scenario, load=replace(scenario.load, sim_seconds=0.5))
     verdict, world = play_seed(short, 1, keep_trace=True)
-    promised = read_manifest(write_out(verdict, world, tmp_path)).promised()
+    manifest = read_manifest(write_out(verdict, world, tmp_path))
+    assert manifest.history_files == stored_files(tmp_path)
+    assert "faults.parquet" in manifest.history_files
+    promised = manifest.promised()
     assert promised
     assert all(is_judged(world.scenario, each) for each in promised)
     assert ("log-matching" in promised) is (name == "damaged-frames")

@@ -29,7 +29,7 @@ from reports.scale.load import (
     pieces,
 )
 from reports.scale.violations import NOTHING, Planted
-from reports.schema import TABLES, arrow_schema
+from reports.schema import TABLES, arrow_schema, stored_files
 
 TOPIC = "hot"
 FOREIGN_TOPIC = "never-requested"
@@ -143,6 +143,7 @@ def write_history(run_dir: Path, operations: int, seed: int = 1, violations: Pla
             world="live",
             target="a generator",
             duration_us=end_us,
+            history_files=stored_files(run_dir),
             repeat_command=f"python -m reports.scale generate {operations} --seed {seed}{planted} --out RUN_DIR",
         ),
     )

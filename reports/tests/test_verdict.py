@@ -1,7 +1,7 @@
 """The verdict's rules, without Spark: evidence, precedence, and the machine-readable form."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from reports.manifest import (
     read_manifest,
     write_manifest,
 )
-from reports.schema import TABLES
+from reports.schema import TABLES, stored_files
 from reports.spark import java_major, require_java
 from reports.verdict import Anomaly, Outcome, Verdict, worst_exit_code, write_junit, write_verdict
 
@@ -332,6 +332,32 @@ def test_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() ->
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
     assert verdict.reasons[0] == "quorum-converges was broken once. node-1 could not start again: damaged"
     assert next(guarantee for guarantee in verdict.guarantees if guarantee.status == "broken").judged_by == "runner"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: path.unlink(), "history/operations-a.parquet is missing"),
+        (lambda path: path.write_bytes(b""), "history/operations-a.parquet has 0 of 4 bytes"),
+        (lambda path: path.write_bytes(b"PAR"), "history/operations-a.parquet has 3 of 4 bytes"),
+        (lambda path: path.with_name("operations-c.parquet").touch(), "history/operations-c.parquet was added"),
+    ],
+)
+def test_history_that_lost_a_file_decides_nothing(
+    tmp_path: Path, change: Callable[[Path], object], reason: str
+) -> None:
+    (tmp_path / "history").mkdir()
+    for writer in "ab":
+        (tmp_path / "history" / f"operations-{writer}.parquet").write_bytes(b"PAR1")
+    manifest = replace(MANIFEST, history_files=stored_files(tmp_path))
+    broken = findings({"poll-skip": Violations(1, (VIOLATION,))})
+    assert decide(manifest, findings(), tmp_path).outcome is Outcome.PASSED
+    assert decide(manifest, broken, tmp_path).outcome is Outcome.FAILED
+    change(tmp_path / "history" / "operations-a.parquet")
+    for seen in (findings(), broken):
+        verdict = decide(manifest, seen, tmp_path)
+        assert verdict.outcome is Outcome.INVALID
+        assert verdict.reasons[0].startswith(f"The history is not whole: {reason}.")
 
 
 def test_deleted_history_is_called_so_and_not_thin_traffic() -> None:
