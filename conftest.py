@@ -5,15 +5,23 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
 from hypothesis import settings
 
 from scenarios.ledger import head
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reports.collect import Findings
+    from reports.manifest import Manifest
+    from reports.verdict import Verdict
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
 TURNS = {"thorough": 6, "simulated": 8}
@@ -99,7 +107,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wanted:
         config.hook.pytest_deselected(items=[item for item in items if part_of(item) not in wanted])
         chosen = [item for item in items if part_of(item) in wanted]
-        items[:] = sorted(chosen, key=lambda item: item.get_closest_marker("spark") is not None)
+        items[:] = sorted(chosen, key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, bool]:
+    """Return the place of a test among others: those whose histories are judged in one go come last, because some of
+    them are played live, for which the live tests beside them should have ended."""
+    together = "found_in_all_files" in getattr(item, "fixturenames", ())
+    return item.get_closest_marker("spark") is not None, together
 
 
 def pytest_collection_finish() -> None:
@@ -125,6 +140,60 @@ def spark() -> Iterator[object]:
 
     with spark_session("crucible-tests") as session:
         yield session
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRun:
+    """A run's folder, and what Spark found in it."""
+
+    folder: Path
+    manifest: "Manifest"
+    findings: "Findings"
+
+    def verdict(self) -> "Verdict":
+        from reports.decide import decide
+
+        return decide(self.manifest, self.findings, self.folder)
+
+    def report(self) -> "Verdict":
+        """Return the verdict, and write the page and the other files of its report."""
+        from reports.judge import _report
+
+        return _report(self.manifest, self.findings, self.folder, self.folder / "report", None)
+
+
+@pytest.fixture(scope="session")
+def found_in_all_files(
+    request: pytest.FixtureRequest, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, Mapping[str, JudgedRun]]:
+    """The findings in the histories of all selected test files that have a function ``write_histories``, or one that
+    plays those of the selected tests (``play_histories``), by files and names. Spark judges all in one go, since it
+    plans for longer than it computes over a few histories."""
+    from reports.judge import _findings, silent
+    from reports.manifest import read_manifest
+
+    modules: dict[Any, list[pytest.Function]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function):
+            modules.setdefault(item.module, []).append(item)
+    written: dict[str, Mapping[str, Path]] = {}
+    for module, items in modules.items():
+        if hasattr(module, "write_histories"):
+            written[module.__name__] = module.write_histories(tmp_path_factory.mktemp("histories"))
+        elif hasattr(module, "play_histories"):
+            written[module.__name__] = module.play_histories(tmp_path_factory.mktemp("runs"), items)
+    folders = [folder for some in written.values() for folder in some.values()]
+    manifests = [read_manifest(folder) for folder in folders]
+    rows = map(JudgedRun, folders, manifests, _findings(folders, manifests, spark, silent))
+    return {module: {name: next(rows) for name in some} for module, some in written.items()}
+
+
+@pytest.fixture(scope="module")
+def found_by_name(
+    request: pytest.FixtureRequest, found_in_all_files: Mapping[str, Mapping[str, JudgedRun]]
+) -> Mapping[str, JudgedRun]:
+    """The findings in the histories that this test file's ``write_histories`` has written, by their names."""
+    return found_in_all_files[request.module.__name__]
 
 
 @pytest.fixture(autouse=True)

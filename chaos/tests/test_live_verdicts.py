@@ -1,8 +1,9 @@
 """The whole path with real processes: played live, judged by Spark; controls pass, mutants are killed.
 
 Each of the five mechanisms has a control and a mutant, in a scenario of a few seconds and few nodes. A commit plays
-one of them. Some runs are played at a time, since they wait more than they compute, and all are judged in one
-Spark session. Replication and an external broker are played at night, and so are the whole scenarios of the mechanisms.
+one of them. Some runs are played at a time, since they wait more than they compute, and all are judged together
+with the histories of other test files. Replication and an external broker are played at night, and so are the whole
+scenarios of the mechanisms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from scenarios import loader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from conftest import JudgedRun
 
 SHORT = loader.FOLDER / "short"
 SESSIONS = (f"{SHORT}/lost-response.toml", "change_mark_cleared_when_sent", 1)
@@ -46,33 +49,47 @@ AT_ONCE = 4
 Verdicts = Mapping[tuple[str, str], Verdict]
 
 
+def play_histories(runs: Path, tests: Sequence[pytest.Function]) -> dict[str, Path]:
+    """Play what the selected tests of a commit examine."""
+    selected = [each.callspec.params.get("played") for each in tests if hasattr(each, "callspec")]
+    plays = [each for each in MECHANISMS if each in selected]
+    return {folder.name: folder for folder in played(runs, plays).values()}
+
+
 @pytest.fixture(scope="module")
-def verdicts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession"
-) -> Verdicts:
+def verdicts(found_by_name: "Mapping[str, JudgedRun]") -> Verdicts:
     """The verdicts of the selected tests' plays, by scenario and mutant; the control's mutant is ''."""
-    selected = [each.callspec.params.get("played") for each in request.session.items if hasattr(each, "callspec")]
-    return played_and_judged(tmp_path_factory.mktemp("runs"), [each for each in MECHANISMS if each in selected], spark)
+    return {
+        (name, planted): found_by_name[_folder_name(name, planted)].report()
+        for name, mutant, _ in MECHANISMS
+        for planted in ("", mutant)
+        if _folder_name(name, planted) in found_by_name
+    }
 
 
 @pytest.fixture(scope="module")
 def verdicts_at_night(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Verdicts:
-    return played_and_judged(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, EXTERNAL), spark)
+    folders = played(tmp_path_factory.mktemp("runs"), (*WHOLE, REPLICATION, EXTERNAL))
+    return dict(zip(folders, report_runs([*folders.values()], spark=spark), strict=True))
 
 
-def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: "SparkSession") -> Verdicts:
+def played(runs: Path, plays: Sequence[tuple[str, str, int]]) -> dict[tuple[str, str], Path]:
+    """Play each scenario without its mutant and with it, and return the folders by scenario and mutant."""
     wanted = [(name, planted, seed) for name, mutant, seed in plays for planted in ("", mutant)]
 
-    def played(name: str, mutant: str, seed: int) -> Path:
+    def play(name: str, mutant: str, seed: int) -> Path:
         if name == EXTERNAL[0]:
             return external_sessions.played(runs, mutant)
-        folder = runs / f"{Path(name).stem}-{mutant or 'control'}"
+        folder = runs / _folder_name(name, mutant)
         return play_scenario(loader.find(name), folder, seed=seed, mutant=mutant).path
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        folders = list(pool.map(lambda each: played(*each), wanted))
-    reports = report_runs(folders, spark=spark)
-    return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, reports, strict=True)}
+        folders = pool.map(lambda each: play(*each), wanted)
+        return {(name, mutant): folder for (name, mutant, _), folder in zip(wanted, folders, strict=True)}
+
+
+def _folder_name(name: str, mutant: str) -> str:
+    return f"{Path(name).stem}-{mutant or 'control'}"
 
 
 KILLED_BY = {

@@ -16,7 +16,7 @@ from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
 if TYPE_CHECKING:
-    from reports.tests.conftest import JudgedRun
+    from conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 CLEAN_SEED, REWOUND_SEED = 12, 13

@@ -22,7 +22,7 @@ from reports.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reports.tests.conftest import JudgedRun
+    from conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -22,7 +22,7 @@ from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 from reports.verdict import Verdict
 
 if TYPE_CHECKING:
-    from reports.tests.conftest import JudgedRun
+    from conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}

@@ -29,7 +29,7 @@ from reports.verdict import Verdict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reports.tests.conftest import JudgedRun
+    from conftest import JudgedRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
