@@ -6,6 +6,7 @@ A verdict requires evidence: a guarantee without evidence never holds.
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from reports.collect import Findings
 from reports.guarantees import GUARANTEES, SeenFrom
@@ -19,6 +20,7 @@ from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 LIMITED_SHARE = 0.1
 MIN_LIMITED_SECONDS = 3
 """A worker that limited the load for longer than both of these makes the run INVALID."""
+UNJUDGED: Final[tuple[Status, ...]] = ("not checked", "nothing to judge")
 
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
@@ -132,26 +134,41 @@ def generator_limits(findings: Findings) -> list[str]:
 
 
 def guarantee_results(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
-    promised = manifest.promised()
     checks = {canonical_guarantee(check.guarantee): check for check in manifest.checks}
     results = [
-        _by_history(job, promised, findings, manifest.clauses)
+        _by_history(job, manifest, findings)
         for job in guarantee_jobs()
         if job.guarantee.seen_from is not SeenFrom.INSIDE or not job.missing(findings.present)
     ]
     known = {result.name for result in results}
-    results += [
-        _by_check(name, check, not promised or name in promised or _is_always_due(name), manifest.world)
-        for name, check in checks.items()
-        if name not in known
-    ]
-    unknown = sorted(promised - known - set(checks))
+    results += [_by_check(name, check, manifest) for name, check in checks.items() if name not in known]
+    unknown = sorted(manifest.promised() - known - set(checks))
     results += [_unknown(name, manifest) for name in unknown]
-    return [_joined(result, checks.get(result.name), manifest.world) for result in results]
+    return [_joined(result, checks.get(result.name), manifest) for result in results]
 
 
-def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
-    required = job.guarantee.always or not promised or job.name in promised
+def _is_due(name: str, manifest: Manifest) -> bool:
+    """Return whether a violation of the guarantee fails the run: the scenario promises it or promises none, or it is
+    always due."""
+    promised = manifest.promised()
+    return not promised or name in promised or (name in GUARANTEES and GUARANTEES[name].always)
+
+
+def _is_required(name: str, status: Status, manifest: Manifest, job: GuaranteeJob | None = None) -> bool:
+    """Return ``GuaranteeResult.required``: whether the guarantee is due, and, if it was not judged, whether this run
+    had to let it be judged. ``job``: the job of the history, if it has one."""
+    if status not in UNJUDGED:
+        return _is_due(name, manifest)
+    if job is None:
+        # A live run need not judge the simulator's invariants.
+        return _is_due(name, manifest) and (status == "nothing to judge" or manifest.world != "live")
+    if not manifest.promised():
+        return False
+    exercised = not job.about or any(clause in job.about for clause in manifest.clauses)
+    return _is_due(name, manifest) and (status == "not checked" or exercised)
+
+
+def _by_history(job: GuaranteeJob, manifest: Manifest, findings: Findings) -> GuaranteeResult:
     missing = job.missing(findings.present)
     evidence, violations = findings.facts.get(job.evidence, 0), findings.found[job.name]
     open_partitions = findings.facts.get("unended_partitions", 0) if job.reads_to_end else 0
@@ -160,19 +177,18 @@ def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, claus
     if missing:
         status, reason = "not checked", f"The run left no {_listed(missing)} table."
     elif violations.total:
-        status = "broken" if required else "broken, not promised"
+        status = "broken" if _is_due(job.name, manifest) else "broken, not promised"
     elif open_partitions:
         status, reason = "not checked", f"{open_partitions} written partitions were not read to their end."
     elif not evidence:
         status, reason = "nothing to judge", f"There were no {job.unit}."
-        required = required and (not job.about or any(clause in job.about for clause in clauses))
     else:
         status = "holds"
     return GuaranteeResult(
         name=job.name,
         meaning=job.guarantee.violation,
         status=status,
-        required=required and (bool(promised) or status in ("holds", "broken")),
+        required=_is_required(job.name, status, manifest, job),
         evidence=0 if missing else evidence,
         evidence_unit=job.unit,
         anomalies=0 if missing else violations.total,
@@ -181,45 +197,49 @@ def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, claus
     )
 
 
-def _by_check(name: str, check: CheckResult, required: bool, world: str) -> GuaranteeResult:
-    status: Status = "holds" if check.holds else ("broken" if required else "broken, not promised")
+def _by_check(name: str, check: CheckResult, manifest: Manifest) -> GuaranteeResult:
+    status: Status = "holds" if check.holds else ("broken" if _is_due(name, manifest) else "broken, not promised")
     if check.holds and check.evidence == 0:
         status = "nothing to judge"
     return GuaranteeResult(
         name=name,
         meaning=check.detail or _violation(name),
         status=status,
-        required=required,
+        required=_is_required(name, status, manifest),
         evidence=check.evidence,
         evidence_unit="evaluations",
         anomalies=int(not check.holds),
         reason="It was never evaluated." if status == "nothing to judge" else "",
-        judged_by="simulator" if world == "sim" else "runner",
+        judged_by="simulator" if manifest.world == "sim" else "runner",
     )
 
 
 def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
-    """Return the result of a guarantee that was not judged. A live run need not judge the simulator's invariants."""
+    """Return the result of a promised guarantee that neither a job nor a check has judged."""
+    reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
     if manifest.world == "live":
         reason = "The simulator judges it inside the nodes after every event; a live run leaves nothing to judge it by."
-        return GuaranteeResult(name, _violation(name), "not checked", False, 0, "", 0, reason)
-    reason = "The scenario promises it, but neither the history nor the simulator can judge it in this run."
-    return GuaranteeResult(name, _violation(name), "not checked", True, 0, "", 0, reason)
-
-
-def _is_always_due(name: str) -> bool:
-    return name in GUARANTEES and GUARANTEES[name].always
+    return GuaranteeResult(
+        name=name,
+        meaning=_violation(name),
+        status="not checked",
+        required=_is_required(name, "not checked", manifest),
+        evidence=0,
+        evidence_unit="",
+        anomalies=0,
+        reason=reason,
+    )
 
 
 def _violation(name: str) -> str:
     return GUARANTEES[name].violation if name in GUARANTEES else "This version knows no guarantee of this name."
 
 
-def _joined(result: GuaranteeResult, check: CheckResult | None, world: str) -> GuaranteeResult:
+def _joined(result: GuaranteeResult, check: CheckResult | None, manifest: Manifest) -> GuaranteeResult:
     """Combine the results of the job and of the simulator. A violation that either of them found counts."""
     if check is None or result.judged_by != "history":
         return result
-    other = _by_check(result.name, check, result.required, world)
+    other = _by_check(result.name, check, manifest)
     if result.status in ("holds", "broken", "broken, not promised") and other.status != "broken":
         return result
     return result if result.status == "broken" or other.status == "nothing to judge" else other
@@ -236,7 +256,7 @@ def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list
 
 
 def _is_unjudged(result: GuaranteeResult) -> bool:
-    return result.status in ("not checked", "nothing to judge")
+    return result.status in UNJUDGED
 
 
 def _summary(

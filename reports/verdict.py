@@ -57,7 +57,7 @@ class GuaranteeResult:
     name: str
     meaning: str  # one sentence: what would break it
     status: Status
-    required: bool  # the scenario promises it
+    required: bool  # a violation fails the run, and a promised guarantee without a judgement makes it INVALID
     evidence: int  # how many things were looked at
     evidence_unit: str
     anomalies: int  # all of them; ``examples`` holds the first

@@ -212,6 +212,17 @@ def test_simulators_own_checks_count() -> None:
     assert outcome(replace(held, expectations=Expectations(guarantees=("metrics-exact",)))).outcome is Outcome.PASSED
 
 
+def test_promised_guarantee_that_only_the_simulator_saw_broken_fails_the_run() -> None:
+    job = next(job for job in guarantee_jobs() if job.about and not job.guarantee.always)
+    missed = CheckResult(guarantee=job.name, holds=False, evidence=1, detail="Node 1 was wrong.")
+    without_evidence = findings(facts={**findings().facts, job.evidence: 0})
+    promising = expecting(guarantees=(job.name,))
+    assert outcome(promising, without_evidence).outcome is Outcome.PASSED, "the run exercises none of its clauses"
+    verdict = outcome(replace(promising, checks=(missed,)), without_evidence)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.summary.startswith("Node 1 was wrong.")
+
+
 def test_guarantees_of_older_runs_use_present_names() -> None:
     missed = CheckResult(guarantee="answers-after-heal", holds=False, evidence=1, detail="Node 1 did not respond.")
     verdict = outcome(replace(expecting(guarantees=("answers-after-heal",)), checks=(missed,)))
