@@ -367,13 +367,15 @@ class RequesterFaults:
     def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the requester now, or None if ``FaultActions`` has taken the reply over."""
         peer, matches = node_name(self._peer), partial(matches_peer_reply, tag=reply.tag, peer=self._peer)
-        for rule, hit in self.book.hits(AT_THE_REQUESTER, peer, matches):
-            self.book.report(rule, hit, reply.tag, f"from {peer}")
-            if rule.kind == "response_delayed":
-                self._actions.reply_later(reply, self.book.delay_us(rule))
-                return None
-            self.book.inject_at_node(rule)
-            break
+        firing = self.book.first_hit(AT_THE_REQUESTER, peer, matches)
+        if firing is None:
+            return reply
+        rule, hit = firing
+        self.book.report(rule, hit, reply.tag, f"from {peer}")
+        if rule.kind == "response_delayed":
+            self._actions.reply_later(reply, self.book.delay_us(rule))
+            return None
+        self.book.inject_at_node(rule)
         return reply
 
 

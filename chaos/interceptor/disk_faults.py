@@ -28,40 +28,47 @@ class DiskOperationFaults:
     def sync_fails(self, sync: Sync) -> bool:
         """Return whether a rule fails the sync. The node gets the failure after the rule's delay."""
         matches = partial(matches_operation, names=("sync",), paths=sync.paths)
-        for rule, hit in self._book.hits("disk", "", matches):
-            first = sync.paths[0]
-            self._book.report(rule, hit, detail=f"sync {first} and {len(sync.paths) - 1} more{_shown_error(rule)}")
-            if rule.kind != "disk_error":
-                self._book.inject_at_node(rule)
-                return False
-            self._actions.sync_fails(sync.paths)
-            failed = SyncFailed(sync.token, str(_disk_error(rule, "sync", first)))
-            self._actions.deliver_later(failed, self._book.delay_us(rule))
-            return True
-        return False
+        firing = self._book.first_hit("disk", "", matches)
+        if firing is None:
+            return False
+        rule, hit = firing
+        first = sync.paths[0]
+        self._book.report(rule, hit, detail=f"sync {first} and {len(sync.paths) - 1} more{_shown_error(rule)}")
+        if rule.kind != "disk_error":
+            self._book.inject_at_node(rule)
+            return False
+        self._actions.sync_fails(sync.paths)
+        failed = SyncFailed(sync.token, str(_disk_error(rule, "sync", first)))
+        self._actions.deliver_later(failed, self._book.delay_us(rule))
+        return True
 
     def _before_operation(self, names: tuple[str, ...], paths: tuple[str, ...]) -> None:
         if not self._book.is_any_due("disk"):
             return
         matches = partial(matches_operation, names=names, paths=paths)
-        for rule, hit in self._book.hits("disk", "", matches):
-            self._book.report(rule, hit, detail=f"{names[-1]} {paths[0]}{_shown_error(rule)}")
-            if rule.kind != "disk_error":
-                self._book.inject_at_node(rule)
-                return
-            if names[-1] == "sync" and rule.match.operation != "open":  # A file that was not opened was not synced.
-                self._actions.sync_fails(paths)
-            raise _disk_error(rule, names[-1], paths[0])
+        firing = self._book.first_hit("disk", "", matches)
+        if firing is None:
+            return
+        rule, hit = firing
+        self._book.report(rule, hit, detail=f"{names[-1]} {paths[0]}{_shown_error(rule)}")
+        if rule.kind != "disk_error":
+            self._book.inject_at_node(rule)
+            return
+        if names[-1] == "sync" and rule.match.operation != "open":  # A file that was not opened was not synced.
+            self._actions.sync_fails(paths)
+        raise _disk_error(rule, names[-1], paths[0])
 
     def _before_write(self, path: str, position: int, size: int) -> WriteFault | None:
         if not self._book.is_any_due("disk_write"):
             return None
-        for rule, hit in self._book.hits("disk_write", "", partial(matches_write, path=path, position=position)):
-            flips = rule.kind == "disk_bit_flipped"
-            kept = min(self._random.randint(*rule.cut_bytes), size - 1 if flips else size)
-            self._book.report(rule, hit, detail=f"{path} at {position}, {kept} of {size} bytes")
-            return WriteFault(kept, partial(self._fail_write, rule, path), flips)
-        return None
+        firing = self._book.first_hit("disk_write", "", partial(matches_write, path=path, position=position))
+        if firing is None:
+            return None
+        rule, hit = firing
+        flips = rule.kind == "disk_bit_flipped"
+        written_bytes = min(self._random.randint(*rule.cut_bytes), size - 1 if flips else size)
+        self._book.report(rule, hit, detail=f"{path} at {position}, {written_bytes} of {size} bytes")
+        return WriteFault(written_bytes, partial(self._fail_write, rule, path), flips)
 
     def _fail_write(self, rule: Rule, path: str) -> None:
         if rule.kind == "disk_write_failed":

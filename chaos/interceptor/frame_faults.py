@@ -58,7 +58,7 @@ class FrameFaults:
         if event.connection in self._garbled:
             return self._read_on(event, request_frame(event))[0]
         if self._book.is_any_due("request"):
-            firing = next(self._hits("request", event.tag, event.body), None)
+            firing = self._first_hit("request", event.tag, event.body)
             if firing is not None:
                 return self._inject_at_request(*firing, event)
         return (event,)
@@ -72,7 +72,7 @@ class FrameFaults:
     def replied(self, reply: Reply) -> Reply | None:
         """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
         if self._book.is_any_due("response"):
-            firing = next(self._hits("response", reply.tag, reply.body), None)
+            firing = self._first_hit("response", reply.tag, reply.body)
             if firing is not None:
                 return self._inject_at_reply(*firing, reply)
         return reply
@@ -184,8 +184,8 @@ class FrameFaults:
 
     # Common
 
-    def _hits(self, place: str, tag: Tag, body: object) -> Iterator[tuple[Rule, int]]:
-        return self._book.hits(place, tag.client_id, partial(matches_frame, tag=tag), partial(_offers, tag, body))
+    def _first_hit(self, place: str, tag: Tag, body: object) -> tuple[Rule, int] | None:
+        return self._book.first_hit(place, tag.client_id, partial(matches_frame, tag=tag), partial(_offers, tag, body))
 
 
 _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]] = {

@@ -114,9 +114,7 @@ class Interceptor:
     def decided(self, now: Now, outcome: str) -> None:
         """Hit the node if a rule waits for this outcome of a decision point. The node is in the middle of its work."""
         self._book.now_us = now.mono_us - self._origin_us
-        for rule, hit in self._book.hits("decision", "", partial(matches_decision, outcome=outcome)):
-            self._book.report(rule, hit, detail=f"{self._role()} {outcome}")
-            self._book.inject_at_node(rule)
+        self._book.inject_all_hits("decision", partial(matches_decision, outcome=outcome), outcome)
 
     def load_from(self, at_us: int) -> None:
         """Note that the load begins at ``at_us``, microseconds since the run's start. The rules count their times from
@@ -134,7 +132,5 @@ class Interceptor:
     def _noted(self, note: Note) -> None:
         if note.what not in self._notes:
             return
-        for rule, hit in self._book.hits("note", "", partial(matches_note, note=note)):
-            story = " ".join((self._role(), note.what, *(f"{name}={value}" for name, value in note.fields)))
-            self._book.report(rule, hit, detail=story)
-            self._book.inject_at_node(rule)
+        story = " ".join((note.what, *(f"{name}={value}" for name, value in note.fields)))
+        self._book.inject_all_hits("note", partial(matches_note, note=note), story)

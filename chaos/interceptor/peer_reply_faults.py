@@ -42,10 +42,12 @@ class PeerReplyFaults:
             return passed
         peer = f"node-{event.peer}"
         matches = partial(matches_peer_reply, tag=tag, peer=event.peer)
-        for rule, hit in self._book.hits("peer_response", peer, matches):
-            self._book.report(rule, hit, tag, f"from {peer}")
-            return self._inject(rule, event, tag)
-        return passed
+        firing = self._book.first_hit("peer_response", peer, matches)
+        if firing is None:
+            return passed
+        rule, hit = firing
+        self._book.report(rule, hit, tag, f"from {peer}")
+        return self._inject(rule, event, tag)
 
     def _in_order(self, event: PeerReply | PeerDown | PeerUp) -> tuple[Sequence[Event], Tag | None]:
         """Return the events that the node gets now, and the request's tag if rules may hit the reply. A reply that was

@@ -237,9 +237,9 @@ class Counter:
                 return False
         return rule.node == SAME_NODE or plays(node_role, rule.node, node_id)
 
-    def hit(self, client_id: str, at_us: int) -> int:
-        """Count one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
-        counts a hit, and returns the number of that hit. Otherwise it returns 0."""
+    def count_match(self, client_id: str, at_us: int) -> int:
+        """Count one match, ``at_us`` microseconds after the load began. If the fault happens now, count a hit, too, and
+        return its number, from 1. Otherwise return 0."""
         rule = self.rule
         if not self.is_due(at_us):
             return 0
@@ -313,33 +313,47 @@ class RuleBook:
     def rules(self, place: str) -> Iterator[Rule]:
         return (counter.rule for counter in self._by_place[place])
 
-    def hits(
+    def first_hit(
         self,
         place: str,
         client_id: str,
         matches: Callable[[Match, str], bool],
         offers: Callable[[Rule], bool] = _anything,
-    ) -> Iterator[tuple[Rule, int]]:
-        """Yield each rule that hits now, with the number of this hit. A match is counted only when the caller comes
-        to its rule. ``offers`` returns whether the matched thing has the part that the rule changes."""
-        due = self._due(place)
-        if not due:
-            return
-        role, at_us = self._role(), self._at_us
-        for counter in due:
-            if counter.at(self._node, role) and matches(counter.rule.match, role) and offers(counter.rule):
-                hit = counter.hit(client_id, at_us)
-                if hit:
-                    yield counter.rule, hit
+    ) -> tuple[Rule, int] | None:
+        """Count a match of each matching rule in order, up to the first rule that hits now. Return that rule with the
+        number of this hit. ``offers`` returns whether the matched thing has the part that the rule changes."""
+        for counter in self._matching(place, matches, offers):
+            hit = counter.count_match(client_id, self._at_us)
+            if hit:
+                return counter.rule, hit
+        return None
+
+    def inject_all_hits(self, place: str, matches: Callable[[Match, str], bool], story: str) -> None:
+        """Count a match of each matching rule. Report and inject each rule that hits now. ``story`` is what happened
+        at the place."""
+        for counter in self._matching(place, matches):
+            hit = counter.count_match("", self._at_us)
+            if hit:
+                self.report(counter.rule, hit, detail=f"{self._role()} {story}")
+                self.inject_at_node(counter.rule)
 
     def may_hit(self, place: str, matches: Callable[[Match, str], bool]) -> bool:
-        """Return whether ``hits`` would count a match. It counts none."""
+        """Return whether ``first_hit`` would count a match. It counts none."""
+        return any(True for _ in self._matching(place, matches))
+
+    def _matching(
+        self, place: str, matches: Callable[[Match, str], bool], offers: Callable[[Rule], bool] = _anything
+    ) -> Iterator[Counter]:
+        """Yield the counters of the due rules that match. It counts nothing. A rule is tested only when the caller
+        reaches it: it may follow (``after``) a rule that hit just before."""
         due = self._due(place)
         role = self._role() if due else ""
-        return any(counter.at(self._node, role) and matches(counter.rule.match, role) for counter in due)
+        for counter in due:
+            if counter.at(self._node, role) and matches(counter.rule.match, role) and offers(counter.rule):
+                yield counter
 
     def is_any_due(self, place: str) -> bool:
-        """Return whether any rule may hit there now. It costs less than ``hits``, and mostly none is due."""
+        """Return whether any rule may hit there now. It costs less than ``first_hit``, and mostly none is due."""
         if self._armed:
             at_us = self.now_us - self._load_from_us
             for counter in self._by_place[place]:

@@ -39,16 +39,18 @@ class StoreFaults:
         """Return whether a rule refuses the call, so that the store does not get it."""
         operation = call.operation
         self._called[call.token] = operation
-        for rule, hit in self._book.hits("store", "", _matches(operation)):
-            self._book.report(rule, hit, detail=_story(operation))
-            if rule.kind != "store_refused":
-                self._book.inject_at_node(rule)
-                return False
-            del self._called[call.token]
-            failure = StoreFailure(FailureKind(rule.failure), f"injected by {rule.name}")
-            self._deliver_later(StoreFailed(call.token, failure), rule)
-            return True
-        return False
+        firing = self._book.first_hit("store", "", _matches(operation))
+        if firing is None:
+            return False
+        rule, hit = firing
+        self._book.report(rule, hit, detail=_story(operation))
+        if rule.kind != "store_refused":
+            self._book.inject_at_node(rule)
+            return False
+        del self._called[call.token]
+        failure = StoreFailure(FailureKind(rule.failure), f"injected by {rule.name}")
+        self._deliver_later(StoreFailed(call.token, failure), rule)
+        return True
 
     def arrived(self, event: StoreDone | StoreFailed) -> Sequence[Event]:
         """Return the events that the node gets now."""
@@ -58,9 +60,8 @@ class StoreFaults:
         operation = self._called.pop(event.token)
         if isinstance(event, StoreDone) and isinstance(operation, Put | PutFile):
             self._put_at_us[operation.key] = self._book.now_us
-        for rule, hit in self._book.hits("store_result", "", _matches(operation), partial(self._offers, event)):
-            return self._inject(rule, hit, event, operation)
-        return (event,)
+        firing = self._book.first_hit("store_result", "", _matches(operation), partial(self._offers, event))
+        return (event,) if firing is None else self._inject(*firing, event, operation)
 
     def _offers(self, event: StoreDone | StoreFailed, rule: Rule) -> bool:
         if rule.kind == "store_result_lost":

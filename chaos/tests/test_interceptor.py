@@ -59,13 +59,13 @@ def test_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -> 
 )
 def test_rule_hits_the_counted_matches_of_one_client(counting: dict[str, Any], hits: str) -> None:
     counter = Counter(rule("request_dropped", **counting), SharedHitCounter())
-    assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
+    assert " ".join(str(at) for at in range(1, 9) if counter.count_match("one", at)) == hits
 
 
 def test_each_client_is_counted_by_itself_and_total_over_all() -> None:
     counter = Counter(rule("request_dropped", nth=2, total=2), SharedHitCounter())
     order = ["a", "b", "a", "b", "c", "c"]
-    assert [counter.hit(client, 0) for client in order] == [0, 0, 1, 2, 0, 0]
+    assert [counter.count_match(client, 0) for client in order] == [0, 0, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("between_processes", [False, True])

@@ -23,7 +23,7 @@ from reference_broker.client.offset_commits import CommittedOffset
 from reference_broker.client.partitions import TopicPartition
 from scenarios.model import Match
 
-TARGET = "chaos.interceptor.rules:Counter.hit"
+TARGET = "chaos.interceptor.rules:Counter.count_match"
 LISTED = table()
 
 
@@ -43,7 +43,7 @@ def mutant(target: str = TARGET, replacement: Callable[..., Any] = never) -> Mut
 def hits() -> bool:
     from chaos.interceptor.rules import Counter
 
-    return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedHitCounter()).hit("client", 0))
+    return bool(Counter(Rule("r", "request_dropped", "request", Match()), SharedHitCounter()).count_match("client", 0))
 
 
 def test_replacement_is_used_inside_the_block_only_and_counted() -> None:
