@@ -1,4 +1,4 @@
-"""Pictures of benchmark pages: matplotlib's settings, and SVG to put into HTML."""
+"""Matplotlib figures as SVG for benchmark pages: matplotlib's settings, and SVG to put into HTML."""
 
 from io import StringIO
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command that a person types: a clone's launcher, or the command that an installed wheel brings."""
+"""The command's name in messages: a clone's launcher, or the command that an installed wheel brings."""
 
 from pathlib import Path
 from typing import Final

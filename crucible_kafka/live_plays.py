@@ -1,4 +1,4 @@
-"""Plays with real processes: scenarios in their revisions, with and without mutants, and their required ends.
+"""Lists the live plays of a command: scenarios in their revisions, with and without mutants, and their required ends.
 
 Commands import this module when they run. Like them it imports the rooms lazily.
 """

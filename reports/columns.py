@@ -1,4 +1,4 @@
-"""Make a class of rows a table. Its fields are the columns, each with its type and its meaning.
+"""Derive a table's columns from its class of rows. Its fields are the columns, each with its type and its meaning.
 
     @table("ends", "history/ends*.parquet")
     @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Variants of one scenario on one page.
+"""The page that compares variants of one scenario.
 
 The runs had the same load, faults and seed, were played one after the other, and have a verdict each. The page shows
 the costs and savings of fetch sessions: bytes, resent partitions, time to recover from a lost response, and the node's

@@ -1,4 +1,4 @@
-"""The early verdict: on the finished parts of a run that is still played.
+"""The verdict on a run that still goes on.
 
 These parts are a complete history, except that pending operations have no rows yet. So only those guarantees are judged
 whose violations no later row can excuse (``GuaranteeJob.excused_by``).

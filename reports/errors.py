@@ -1,4 +1,4 @@
-"""Errors of the user."""
+"""Errors that one sentence reports."""
 
 
 class SetupError(Exception):

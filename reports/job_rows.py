@@ -1,4 +1,4 @@
-"""Rows of jobs, without Spark."""
+"""Rows that jobs return, as plain values."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Parts of a history that is being written.
+"""The complete parts of a history still being written.
 
 A Parquet file cannot be read without its footer, so a writer closes its files from time to time and continues in new
 ones. A file that is not whole has the suffix ``.open``. When a writer has closed a part of all its tables, it writes

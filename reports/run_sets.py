@@ -1,4 +1,4 @@
-"""Compare two sets of runs.
+"""Compare two sets of runs (`crucible compare --with`).
 
 Runs are the units if both sides have enough of them. Otherwise each run is cut into blocks of seconds, which shows the
 variation within these runs, but not between runs. The method is in ``statistics/confidence.py``.

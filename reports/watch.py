@@ -1,4 +1,4 @@
-"""Verdicts during a run."""
+"""Verdicts during a run (`crucible judge --watch`)."""
 
 import tempfile
 import time

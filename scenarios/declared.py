@@ -1,4 +1,4 @@
-"""Dataclasses that describe the tables of a file. Each field declares the values that are valid there.
+"""Read and write TOML tables as dataclasses. Each field declares the values that are valid there.
 
 A field is one line, ``poll_interval_ms: Annotated[int, whole(0)] = 100``: its type, what it may hold, and its default.
 ``read`` makes a value of a table, ``as_table`` writes it back, and ``simulated`` gives the value that the simulator

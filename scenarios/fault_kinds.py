@@ -1,4 +1,5 @@
-"""The kinds of faults: each is declared once, with what scenario files, both worlds and the documentation need of it.
+"""The declarations of all fault kinds: each is declared once, with what scenario files, both worlds and the
+documentation need of it.
 
 How a kind is injected is declared in its world: at a time in ``BEGIN`` of the files of ``chaos/live/faults`` (real
 processes) and of ``chaos/sim`` (the simulator), at a state in ``chaos/interceptor`` for both. Reports stand alone, so

@@ -1,4 +1,4 @@
-"""Ledger of mutants: what killed each one when it was last played, as JSON lines.
+"""Ledger of what killed each mutant: what killed each one when it was last played, as JSON lines.
 
 Every play with mutants adds to ``runs/mutants.jsonl`` of its clone: tests, nights, ``--with-mutants`` in both worlds.
 The files of ``KEPT`` are in the repository, with one line for each mutant: the seed that kills it fastest in the

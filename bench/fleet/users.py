@@ -1,4 +1,4 @@
-"""Locust's side of the fleet. Only Locust processes import this, because locust patches the whole process.
+"""Locust users of the fleet. Only Locust processes import this, because locust patches the whole process.
 
 A user is a greenlet that drives one behaviour over blocking sockets. The worker's number decides which behaviours its
 users drive. So names, partitions and seeds are the same however many workers there are.

@@ -1,4 +1,4 @@
-"""Connections beside the load: many that stay idle, and a storm of new ones.
+"""Idle connections, and storms of new ones.
 
 A new connection requests ApiVersions and Metadata, as a client does that starts. A storm is open-loop: connection n is
 due at ``start + n * interval``, and its latency counts from then until it has both responses. It closes at once.

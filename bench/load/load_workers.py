@@ -1,4 +1,4 @@
-"""The leader's side of a run's workers: it sends commands, and waits for the sums of their reports
+"""Commands to the workers of a run: it sends commands, and waits for the sums of their reports
 (``bench/locust/messages.py``)."""
 
 import math

@@ -1,4 +1,4 @@
-"""Producers and readers over another client library.
+"""The interface for other client libraries.
 
 ``LotProducer`` has the schedule of ``LoadProducer``: lot n, a batch of the plan, is due at ``start + n * interval`` and
 goes to the partition ``n % partitions``, whatever became of the lots before. Its records are given to the library one

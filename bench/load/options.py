@@ -1,4 +1,4 @@
-"""Options of a play that workload files do not have."""
+"""Command-line options that workload files lack."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Results of a load: what workers write, and what a run found."""
+"""Results of workers and of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topics for a load: made before it, deleted after it."""
+"""Creates and deletes the topics of a load."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""Locust's side of the load: only Locust processes import this, because locust patches the whole process.
+"""Locust users of the load: only Locust processes import this, because locust patches the whole process.
 
 A user is a greenlet that runs one client. Clients report batches; once a second their sums go to Locust's statistics,
 since a call for each batch would cost as much as the batch.

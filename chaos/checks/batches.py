@@ -1,4 +1,4 @@
-"""Batches and records of a log, read from their bytes.
+"""Reads batches and records from bytes.
 
 This shares no code with the broker's own reader. A check that read with the broker's reader could not detect batches
 that the reader skips. Source: Kafka's documentation, "Record Batch" and "Record" (message format 2).

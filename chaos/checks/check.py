@@ -1,4 +1,4 @@
-"""The base of all checks. A check watches one guarantee during a run, and collects its violations.
+"""Base class of all checks. A check watches one guarantee during a run, and collects its violations.
 
 A check declares what it subscribes to in one of two ways. The attributes of its class name what calls the methods of
 ``Check``:

@@ -1,4 +1,5 @@
-"""A compacted partition: its committed records, and those of them that a replica may lack.
+"""What replicas of a compacted partition may lack: its committed records, without those that a cleaner may have
+removed.
 
 Each replica is cleaned separately, and one that fetches late copies batches that its leader has cleaned already. So
 replicas have different batches, but all have the newest committed record of each key (X-11).

@@ -1,4 +1,4 @@
-"""Compacted topics as clients see them: the writes of each key, and those that a reader must have.
+"""What readers of a compacted topic must see: the writes of each key, and those that a reader must have.
 
 X-11: a cleaner may remove a record once it is superseded, so a reader that comes later may miss it.
 

@@ -1,4 +1,4 @@
-"""Delays: each request has one response, and has it in time.
+"""Each request has one response in time.
 
 All bounds are here. They come from the settings of the node, from the request, and from what the simulator adds.
 """

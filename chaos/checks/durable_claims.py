@@ -1,4 +1,4 @@
-"""A node's files that name what is durable, compared with what a power loss would leave.
+"""Checkpoint files compared with what a power loss would leave.
 
 A start trusts these files, so a claim that is ahead of the disk turns a power loss into damage, or lets lost records
 count as kept (E-7). The simulated disk knows what is durable, so no power loss is needed to see it. Sources: Kafka's

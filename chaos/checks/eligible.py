@@ -1,4 +1,4 @@
-"""The replicas that keep committed records (KIP-966).
+"""Which replicas keep committed records (KIP-966).
 
 They are derived from clauses E-1, E-4, E-5 and E-7, without the broker's own lists. All members of the current ISR keep
 a record that is acknowledged with acks=all. A member that leaves the ISR counts until the ISR is large enough again:

@@ -1,5 +1,4 @@
-"""The partitions of a fetch response, each compared with the node's log: errors, offsets, sizes, and their cached state
-in the session.
+"""Fetched partitions compared with the node's log: errors, offsets, sizes, and their cached state in the session.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """

@@ -1,4 +1,4 @@
-"""Fetch requests of followers: which partitions they name and forget in a session."""
+"""Which partitions followers name and forget in sessions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Fetch responses: the partitions and records that they must have, and those that they must not have.
+"""Partitions and records that Fetch responses must have, and those that they must not have.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """

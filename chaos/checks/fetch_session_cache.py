@@ -1,4 +1,4 @@
-"""The cache of fetch sessions."""
+"""Slots and evictions of fetch sessions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""The checks' view of leaders: how far each follower has fetched from them, and which in-sync replicas they propose.
+"""View of followers' progress at leaders: how far each follower has fetched from them, and which in-sync replicas they
+propose.
 
 A follower's progress is the fetch offset of its accepted requests, never the end of the records that were sent to it. A
 partition that an incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no

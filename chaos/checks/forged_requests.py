@@ -1,4 +1,4 @@
-"""Check that forged and replayed requests are rejected."""
+"""Forged and replayed requests are rejected."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass

@@ -1,4 +1,4 @@
-"""The group coordinator against the log of its partitions: what it loads, returns, acknowledges and removes."""
+"""Group coordinators compared with their logs: what it loads, returns, acknowledges and removes."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Each move of a classic group at its coordinator, by ``group_rules``.
+"""State changes of classic groups, by ``group_rules``.
 
 ``group_responses`` judges the responses to members, and ``group_times`` follows sessions and timeouts.
 """

@@ -1,4 +1,4 @@
-"""Responses of a group coordinator to members of classic groups, judged by ``group_rules``."""
+"""Responses to members of classic groups, by ``group_rules``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Rules of classic groups: which error each request gets, and which moves of a group are legal.
+"""Rules of classic groups as pure functions: which error each request gets, and which moves of a group are legal.
 
 They are pure functions of views, so a test states a case in one line. ``group_moves`` applies them to coordinators.
 

@@ -1,4 +1,4 @@
-"""The replicated values of groups and their committed offsets, replayed from the bytes of ``__consumer_offsets``.
+"""View of groups and offsets, replayed from ``__consumer_offsets``.
 
 Sources: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue schemas, KIP-98 (offsets of
 a transaction count from its commit marker on), KAFKA-5247 (of two commits of one partition the later record wins) and

@@ -1,4 +1,4 @@
-"""Times of a classic group at its coordinator: sessions of members, and the time to join and to sync.
+"""Timeouts of classic groups: sessions of members, and the time to join and to sync.
 
 Sources: KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members), ClassicGroup and
 GroupMetadataManager.

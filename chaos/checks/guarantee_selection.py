@@ -1,4 +1,4 @@
-"""Selection of the guarantees of a run from its scenario.
+"""Selects the guarantees of a run from its scenario.
 
 It also selects the history tables that its load can write. The ``scenarios`` package does not import the guarantees
 (``reports/guarantees.py``). It only reads their names, like those of mutants and presets.

@@ -1,5 +1,4 @@
-"""ListOffsets: the offsets that leaders return to consumers, compared with the log and with the start of the leader
-epoch (KIP-207)."""
+"""ListOffsets responses compared with the log (KIP-207): also with the start of the leader epoch."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The files of one log's folder, read without the broker's code.
+"""Reads a log's folder without the broker's code.
 
 Whatever can be derived from the batches of a log must agree with them, or be absent: indexes, producer snapshots,
 leader epochs, and the offsets in the checkpoint files. Sources: Kafka's ProducerStateManager (ProducerSnapshot.json,

@@ -1,4 +1,4 @@
-"""Metadata changes of administrators: each has its effect once, and as a whole."""
+"""Admins' changes take effect once, and whole."""
 
 from bisect import bisect_left
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Transactions in the metadata log (KIP-868): where their markers may be."""
+"""Markers in the metadata log (KIP-868): where they may be."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

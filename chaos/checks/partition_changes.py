@@ -1,4 +1,4 @@
-"""Changes of partitions in the committed metadata log, and the images that nodes make of them.
+"""Partition records of the metadata log compared with nodes' images.
 
 The log is replayed from its bytes, with the schemas of Kafka's PartitionRecord and PartitionChangeRecord. So each
 change is judged by the state right before it, however many changes a node publishes at once.

@@ -1,4 +1,4 @@
-"""The logs of one node: their high watermarks, and records that the disk has damaged."""
+"""High watermarks and damaged records of a node's logs."""
 
 from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.sim.disk import SimDisk

@@ -1,4 +1,4 @@
-"""The checks' view of producers and transactions in logs.
+"""View of producers and transactions in logs.
 
 It is replayed from the bytes of each log's batches.
 

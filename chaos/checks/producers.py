@@ -1,4 +1,4 @@
-"""The state of idempotent producers in a log: from its batches, from snapshots, and until it expires.
+"""State of idempotent producers in a log: from its batches, from snapshots, and until it expires.
 
 Source: Kafka's ProducerSnapshot schema (version 1, CRC-32C over the bytes behind it), KIP-98 and KIP-890 for the
 effects of a batch and a marker.

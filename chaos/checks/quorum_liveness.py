@@ -1,4 +1,4 @@
-"""Liveness of the quorum: leaders stay, brokers stay registered, and nodes agree after the heal."""
+"""The quorum stays live and converges: leaders stay, brokers stay registered, and nodes agree after the heal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""State that a node of the quorum must have synced before it sends an epoch, a vote, or the end of its log (KIP-595).
+"""What a voter must sync before it sends (KIP-595): an epoch, a vote, or the end of its log.
 
 The checks read the bytes that a power loss would leave, not what the node believes to be durable.
 """

@@ -1,4 +1,4 @@
-"""Safety of the quorum: leaders, epochs, logs and committed records."""
+"""Raft's safety: leaders, epochs, logs and committed records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

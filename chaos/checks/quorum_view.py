@@ -1,4 +1,4 @@
-"""The checks' view of all replicas of the metadata log.
+"""View of all replicas of the metadata log.
 
 It survives a node's death. After each event it compares only a few numbers of one node. Batches are read once, when
 they appear.

@@ -1,4 +1,4 @@
-"""The checks' view of all replicas of the load's partitions.
+"""View of all replicas of the load's partitions.
 
 It survives a node's death. After each event it compares a few numbers of each log that the event changed, or whose role
 it may have changed. Batches are read once for each replica, when its high watermark passes them. Partitions with one

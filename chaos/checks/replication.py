@@ -1,4 +1,4 @@
-"""Replication of partitions: replicas have the committed records, and acknowledged records are committed."""
+"""Replicas have committed records, and acknowledged records are committed."""
 
 from collections.abc import Sequence
 from types import NoneType

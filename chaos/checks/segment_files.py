@@ -1,4 +1,5 @@
-"""The files beside a segment's records, when the segment is closed and at the end of a run.
+"""Indexes and snapshots of closed segments: the files beside their records, when a segment is closed and at the end of
+a run.
 
 Whatever can be derived from the batches of a segment equals a replay of them. The bytes are read without the broker's
 code. Sources: Kafka's LogSegment (an entry of the offset index for the first batch behind ``index.interval.bytes``; the

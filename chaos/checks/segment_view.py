@@ -1,4 +1,4 @@
-"""The checks' view of the segments of logs, which reports each segment when it is closed."""
+"""View of segments, which reports each when it is closed."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

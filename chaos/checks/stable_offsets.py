@@ -1,4 +1,4 @@
-"""The last stable offset of logs, and the aborted transactions that Fetch responses list."""
+"""Last stable offsets, and aborted transactions in Fetch responses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""All checks of a run: finds their classes, and passes each check only the events that it requests.
+"""Finds and calls all checks of a run: finds their classes, and passes each check only the events that it requests.
 
 Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the rows, events
 and inspections that it names, so the cost of an event is proportional to what it changed.

@@ -1,4 +1,4 @@
-"""The remote tier (KIP-405): its segments, and the stored objects of each.
+"""Remote segments and their objects (KIP-405): its segments, and the stored objects of each.
 
 An object's key ends with ``<20-digit base offset>-<segment ID>.<kind>``, below a folder that begins with the
 partition's name.

@@ -1,4 +1,5 @@
-"""The duties of a transaction coordinator: it serves each owner of a transactional ID, and does in time what is due."""
+"""What a transaction coordinator must do in time: it serves each owner of a transactional ID, and does in time what is
+due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

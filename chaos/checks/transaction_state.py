@@ -1,4 +1,4 @@
-"""The replicated values of transactional IDs.
+"""View of the replicated values of transactional IDs.
 
 They are in ``__transaction_state``. ``wrong_step`` has the rules of their changes.
 

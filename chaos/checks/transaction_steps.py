@@ -1,4 +1,5 @@
-"""Steps of transactional IDs: what is committed, what the coordinator has, and what its responses and markers say.
+"""State changes of transactional IDs: what is committed, what the coordinator has, and what its responses and markers
+say.
 
 ``transaction_state.py`` replays the committed values from the bytes of ``__transaction_state``.
 """

@@ -1,4 +1,4 @@
-"""Transactions in the partitions that they write to: their first batches, their markers, and hanging transactions.
+"""Markers and offsets of transactions in partitions: their first batches, their markers, and hanging transactions.
 
 ``transaction_steps.py`` judges the values of their transactional IDs.
 """

@@ -1,4 +1,4 @@
-"""The guarantee closed-segments-stored: closed segments get to the remote tier.
+"""Judges ``closed-segments-stored`` from files and ListOffsets.
 
 The files of a partition's leader show which segments it has, so we must have started that node. ListOffsets with the
 latest tiered offset (KIP-1005) shows how far the partition is in the tier.

@@ -1,4 +1,4 @@
-"""All nodes of a cluster: whatever starts them, and the roles that they have now."""
+"""The nodes of a live cluster, and their roles."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Errors of a run, and the end that each causes."""
+"""Errors that end a run, and its exit code."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The scheduler of a live run's faults.
+"""Begins and ends a live run's faults, with evidence.
 
 It begins and ends faults at a time. After a fault at a state it starts a node that was killed, or continues one that
 was paused.

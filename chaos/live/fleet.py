@@ -1,4 +1,4 @@
-"""The fleet of a live run: a process, and the writer of idle partitions beside it."""
+"""Starts the fleet's process, and writes idle partitions beside it."""
 
 import sys
 import threading

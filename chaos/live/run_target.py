@@ -1,4 +1,4 @@
-"""The brokers of one run: our own nodes, or those of a target (``external/brokers.py``).
+"""The broker under test: our own nodes, or those of a target (``external/brokers.py``).
 
 The runner plays a scenario in front of either. What differs between them is in ``RunTarget``: how they are started,
 which frame proxies are before them, and what the manifest says of them.

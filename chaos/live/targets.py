@@ -1,4 +1,4 @@
-"""The targets of timed faults: roles become nodes, and links become proxies, when a fault begins."""
+"""Resolves roles and links when a fault begins: to nodes and proxies."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Virtual time: the callbacks of a run by their times. Those with equal times run in the order of their addition."""
+"""Virtual time: a heap of callbacks. Those with equal times run in the order of their addition."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

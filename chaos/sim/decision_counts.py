@@ -1,4 +1,4 @@
-"""Counts of the outcomes of decision points: how often a run reached each (``scenarios.decision_points``).
+"""Counts how often a run reached each decision outcome (``scenarios.decision_points``).
 
 ``watch`` recompiles the modules that declare points so that each condition is counted, and gives the functions that
 exist the new code. From then on every run in this process, and in the processes forked from it, counts.

@@ -1,4 +1,5 @@
-"""The simulator's fleet: the behaviours of the live fleet, made from a scenario and driven over virtual connections."""
+"""Clients of the fleet in virtual time: the behaviours of the live fleet, made from a scenario and driven over virtual
+connections."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The network's links: connections that deliver in order, over links that delay, stall and break.
+"""Simulated links and connections: they deliver in order, over links that delay, stall and break.
 
 There is one directed link for each pair (dialling end, dialled end). It behaves as TCP does: bytes may be late, wait
 while a direction is cut, or be lost with their connection. They are never lost from the middle of a connection,

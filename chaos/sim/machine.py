@@ -1,4 +1,5 @@
-"""One node's machine: its process (a core.Node per incarnation), disk, clock, and the driver between them.
+"""The simulator's driver of one node: its process (a core.Node per incarnation), disk, clock, and the driver between
+them.
 
 The driver gives events through the hooks and carries out effects in order.
 """

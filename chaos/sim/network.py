@@ -1,4 +1,5 @@
-"""All connections of a run: requests of clients and nodes on their way to nodes, and the replies, as values.
+"""Connections between clients and nodes: requests of clients and nodes on their way to nodes, and the replies, as
+values.
 
 A seeded share of the messages goes through the codec both ways and must come out equal. So the simulator cannot drift
 away from the wire's format, while most messages cost no coding.

@@ -1,4 +1,5 @@
-"""Records of a run: an incarnation's notes and trace rows for the checks, and the hash of the whole run."""
+"""Notes, trace rows and the hash of a run: an incarnation's notes and trace rows for the checks, and the hash of the
+whole run."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence

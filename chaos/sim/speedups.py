@@ -1,4 +1,4 @@
-"""Two ways to play faster that change no run: records coded once for all nodes, and values that are not frozen.
+"""Speedups that change no trace: records coded once for all nodes, and values that are not frozen.
 
 ``shared_coding`` codes the records of the metadata log once for all nodes of a simulated cluster. Only pure functions
 between bytes and frozen values are shared, so it does not matter which node made a value. The key is all that a

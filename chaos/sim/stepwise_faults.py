@@ -1,4 +1,4 @@
-"""The faults that consist of several steps: a rolling bounce, and requests in the name of others."""
+"""Rolling bounces, and replayed or forged requests."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Imitation of an older broker, or of one behind a proxy: limited versions, and other addresses in responses.
+"""Imitation of an older or proxied broker: limited versions, and other addresses in responses.
 
 Clients negotiate by ApiVersions, so they believe what it announces. A request beyond that closes its connection, as in
 Kafka. Requests between nodes are not limited.

@@ -1,4 +1,4 @@
-"""Values that prove themselves, and the comparison of sent and read ones.
+"""Judges sent and read records by values that prove themselves.
 
 A value has its writer, its number and a checksum, so that a lost, repeated, damaged, foreign or misplaced one can be
 named. Values of a test's own can be judged too, except that a damaged one counts as one that nobody sent.

@@ -1,4 +1,4 @@
-"""Admin requests may be sent to any broker. One that is not the active controller forwards them to it.
+"""Forwards admin requests to the active controller. Clients may send them to any broker.
 
 Kafka's brokers do the same (KIP-590), so that clients need not know the controller. The error is NOT_CONTROLLER if no
 controller is known or if it does not respond. It may have acted then. A client that retries sees what the first attempt

@@ -1,4 +1,4 @@
-"""A change of the metadata: the request for it, and its place in the queue of the active controller.
+"""The interface of a metadata change: the request for it, and its place in the queue of the active controller.
 
 * ``Change``: one request, without any version of an API. ``plan`` returns the records, and ``outcome`` the result for
   the caller.

@@ -1,5 +1,5 @@
-"""One node of the metadata quorum: it builds and connects the node's log, quorum, loader, snapshots, controller and
-broker registration.
+"""Builds and connects the metadata parts of a node: the node's log, quorum, loader, snapshots, controller and broker
+registration.
 
 It is the quorum's listener. A new high watermark goes to the loader, and the images that the loader publishes go to the
 snapshots and the controller.

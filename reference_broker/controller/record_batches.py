@@ -1,4 +1,4 @@
-"""The records of a change: encoded, checked, and cut into batches.
+"""Encodes a change's records and cuts them into batches.
 
 Each record is checked before it is appended. A plan that breaks an invariant of a partition is a bug of the controller.
 It ends in an assertion before anything of the change is written, because the log would carry the damage to every node.

@@ -1,4 +1,4 @@
-"""Scheduling of a node's work: callbacks at the end of an event, keys that come due, and a limited number of slots."""
+"""Callbacks at the end of an event, due keys, and limited slots."""
 
 from collections import deque
 from collections.abc import Callable

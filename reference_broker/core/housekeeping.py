@@ -1,4 +1,5 @@
-"""Periodic work over all partitions: a few of them in each event, so that requests are served in between."""
+"""Retention and other periodic work over all partitions: a few of them in each event, so that requests are served in
+between."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

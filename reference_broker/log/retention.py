@@ -1,4 +1,4 @@
-"""The oldest segments: which retention removes, and which may be copied to the remote tier."""
+"""Retention of the oldest segments, and which segments are tierable."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Work that waits: coroutines that last several events, and go on with the result of each wait.
+"""Coroutines of steps with several waits: they last several events, and go on with the result of each wait.
 
 There is no event loop of Python. ``run_coroutine`` runs a coroutine up to its first ``Wait``, and the callback of the
 wait resumes it, up to the next one. A coroutine has no step of its own while it waits, so other events change what it

@@ -1,4 +1,4 @@
-"""The two small files beside the logs: meta.properties and quorum-state.
+"""The node's files ``meta.properties`` and ``quorum-state``.
 
 Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, renaming it, and syncing the new
 name. The syncs complete in later events.

@@ -1,4 +1,4 @@
-"""The two roles that seek votes.
+"""The roles that request votes: prospective and candidate.
 
 A PROSPECTIVE node requests pre-votes, by which voters promise nothing (KIP-996). A CANDIDATE requests binding votes.
 """

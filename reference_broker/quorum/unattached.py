@@ -1,4 +1,4 @@
-"""The two roles without a known leader: unattached and resigned.
+"""The roles without a leader: unattached and resigned.
 
 An unattached node looks for a leader: it sends a Fetch to one voter after the other, and each responds with the
 leader's ID and epoch (KIP-595). A voter that finds none in time seeks to become the leader itself.

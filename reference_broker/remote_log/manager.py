@@ -1,4 +1,4 @@
-"""A node's work on the remote tier: for each of its tiered replicas (Kafka's RemoteLogManager).
+"""Schedules copying and deletion for tiered replicas (Kafka's RemoteLogManager).
 
 Replication reports which partitions the node leads and follows. The leader copies segments. Every replica learns how
 far its log is copied, so that it may delete what is listed.

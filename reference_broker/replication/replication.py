@@ -1,4 +1,4 @@
-"""Both halves of replication on one node: the partitions that it leads, and those that it follows."""
+"""Leading and following on one node: both halves of replication, and what connects them."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Markers on their partitions: validated and appended by the leader (KIP-98, KIP-890).
+"""Appends transaction markers to led partitions (KIP-98, KIP-890).
 
 ``MarkerWriter`` reports when the markers are replicated. WriteTxnMarkers and the coordinator of this node use it alike.
 """
