@@ -77,29 +77,30 @@ POLICY = "crucible.unknown.producer.id.policy"
 OTHERS_BROKEN = 3
 """A mutant breaks at most this many guarantees besides its own one. One that breaks everything proves little."""
 SEEN_BY_MANY = {
-    "incremental_served_without_session",
-    *("elr_not_kept", "unclean_restart_keeps_elr", "high_watermark_at_leaders_end", "unclean_restart_stays_in_sync"),
-    "joins_behind_high_watermark",
-    *("snapshot_crc_unchecked", "snapshot_without_producers"),
-    *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
-    *("epoch_not_raised", "aborted_record_survives", "unsafe_for_ever", "newest_record_cleaned"),
-    *("records_forgotten", "metadata_forgotten"),
-    *("last_stable_at_high_watermark", "aborts_acknowledged_unwritten", "open_transactions_missing_from_snapshot"),
-    "no_abort",
+    "incremental_served_without_session": "the response is wrong in its session, its epoch and its partitions",
+    "elr_not_kept": "a leader without committed records: they are lost in replicas, in reads, and in what was written",
+    "unclean_restart_keeps_elr": "as elr_not_kept",
+    "leader_from_outside_the_isr": "as elr_not_kept",
+    "high_watermark_at_leaders_end": "records that are not replicated are read, and lost with their leader",
+    "joins_behind_high_watermark": "an in-sync replica lacks committed records, and loses them for all if it leads",
+    "unclean_restart_stays_in_sync": "as joins_behind_high_watermark",
+    "sent_data_moves_cached_offset": "as joins_behind_high_watermark",
+    "other_id_starts_empty": "a follower empties its log and is in sync, so it loses what was committed",
+    "snapshot_crc_unchecked": "wrong sequences: batches of producers are refused, written twice, or not written",
+    "snapshot_without_producers": "as snapshot_crc_unchecked",
+    "epoch_not_raised": "two producers write in one epoch: their sequences and transactions mix",
+    "last_stable_at_high_watermark": "open transactions are read: too early, perhaps aborted, and out of order",
+    "open_transactions_missing_from_snapshot": "as last_stable_at_high_watermark",
+    "aborts_acknowledged_unwritten": "a transaction hangs for readers, for administrators and in the state of its ID",
+    "aborted_record_survives": "an aborted value stays in replicas and in views of the key, and is read",
+    "newest_record_cleaned": "a key's newest value is gone from replicas, from views of the key, and from reads",
+    "unsafe_for_ever": "an in-sync follower empties its log whenever the marker moves: committed records are lost",
+    "records_forgotten": "a node without any record is wrong in everything that was seen of it",
+    "metadata_forgotten": "a node without any metadata is wrong in everything that was seen of it",
+    "no_abort": "records of two epochs are one transaction: images have a part of it, and all changes wait",
 }
-"""Mutants whose single defect violates many guarantees.
-
-A response of a session that does not exist is wrong in its session, its
-epoch and its partitions. A log that knows wrong sequences refuses what producers send, and takes their records twice or
-not at all. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
-and sent. A key whose newest value is gone is wrong in the replicas, in views, and in what was read.
-A follower that empties its log without need, and is in sync, loses what is committed. A node that has lost
-all of a kind is wrong in everything that was seen of it.
-A record of an open transaction that is read is read too early, perhaps aborted, and against the order of commits.
-An abort without a marker leaves the transaction hanging, as readers, administrators and the values of its ID show.
-If a new controller does not abort what the old one began, records of two epochs are one transaction, images have a part
-of it, and the bootstrap and all later changes wait for ever.
-"""
+"""Mutants that may break more than ``OTHERS_BROKEN`` other guarantees, and why: their single defect has effects that
+several guarantees describe."""
 KILLED_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
     ("08-killed-while-downloading", "append_after_torn_tail"): 15,
