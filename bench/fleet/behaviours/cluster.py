@@ -125,7 +125,7 @@ class ClusterScript(Script):
 
     def _reach(self, address: Address, node_id: int = -1) -> Steps[bool]:
         if self.KEEPS_CONNECTIONS:
-            self.strand.lane = self.lane_of(address)
+            self.running_task.lane = self.lane_of(address)
         if self.connected_to == address:
             return True
         if not (yield from self.connect(address, node_id)):
@@ -168,7 +168,9 @@ class ClusterScript(Script):
         return True
 
     def _request_metadata(self) -> Steps[bool]:
-        elsewhere = self.connected_to is None or (self.KEEPS_CONNECTIONS and self.strand.failures > PATIENT_FAILURES)
+        elsewhere = self.connected_to is None or (
+            self.KEEPS_CONNECTIONS and self.running_task.failures > PATIENT_FAILURES
+        )
         if elsewhere and not (yield from self._reach(self._next_address())):
             return False
         operation = self.journal.begin("metadata")

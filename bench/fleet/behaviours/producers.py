@@ -182,7 +182,7 @@ class BatchDelivery:
                         yield from self.script.back_off()
                         yield from self.script.refresh()
                     continue
-                if self.script.strand.failures > PATIENT_FAILURES:
+                if self.script.running_task.failures > PATIENT_FAILURES:
                     # A leader that was replaced and does not know it responds with timeouts for ever.
                     yield from self.script.refresh()
             yield from self.script.back_off()

@@ -1,7 +1,8 @@
 """Scripts: behaviours that read like blocking clients and run as state machines.
 
 A script is a generator that yields whenever it waits. ``step`` sends it the event that it waits for. A script may start
-further generators with ``beside``. They share its state and take turns with it, and each works on one lane at a time.
+further generators with ``start_task``. They share its state and take turns with it, and each works on one lane at a
+time. A lane has at most one connection (``protocol``).
 Scripts read no clock, and they draw random numbers only from the generator that they were given.
 
 ``OpenLoop`` is the schedule of scripts that send at fixed times, such as producers and admins.
@@ -51,13 +52,13 @@ _AWAITED: Final[dict[str, tuple[type, ...]]] = {
 
 
 @dataclass(slots=True)
-class Strand:
-    """One generator of a script."""
+class ScriptTask:
+    """One generator of a script, with what it waits for."""
 
     steps: Steps[None]
     lane: int = 0
     waits: str = ""  # a key of _AWAITED; empty while it runs
-    wake_at_us: int = 0
+    wake_at_us: int = 0  # when the sleep ends
     failures: int = 0  # in a row; sets the next backoff
 
 
@@ -71,13 +72,13 @@ class Script(ABC):
         self.stopping_at_us: int | None = None
         self.leaving = False
         self._connected: dict[int, Address] = {}
-        self._strands: list[Strand] = []
-        self._strand: Strand | None = None
+        self._tasks: list[ScriptTask] = []
+        self._running_task: ScriptTask | None = None
         self._finished = False
 
     @abstractmethod
     def run(self) -> Steps[None]:
-        """Do what the client does. The behaviour ends when all of its strands have ended."""
+        """Do what the client does. The behaviour ends when all of its tasks have ended."""
 
     def still_open(self) -> list[HistoryRow]:
         """Return the rows of what has lasted until now, such as assignments, at any kind of end."""
@@ -88,8 +89,8 @@ class Script(ABC):
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
         self.now = now
         if isinstance(event, Started):
-            assert self._strand is None, f"{self.process} was started twice"
-            self._begin(Strand(self.run()))
+            assert self._running_task is None, f"{self.process} was started twice"
+            self._begin(ScriptTask(self.run()))
         elif not self._finished:
             self._give(event)
         return self.journal.take_actions()
@@ -98,16 +99,16 @@ class Script(ABC):
         if isinstance(event, Stopping | Leaving):
             self.leaving = isinstance(event, Leaving)
             self.stopping_at_us = self.now.mono_us
-            for strand in [each for each in self._strands if each.waits == "sleep"]:
-                self._resume(strand, Woken(strand.lane))
+            for task in [task for task in self._tasks if task.waits == "sleep"]:
+                self._resume(task, Woken(task.lane))
             return
         lane = event.lane if not isinstance(event, Started) else 0
         if isinstance(event, Disconnected):
             self._connected.pop(lane, None)
-        for strand in self._strands:
-            if strand.lane == lane and isinstance(event, _AWAITED[strand.waits]):
-                if not isinstance(event, Woken) or self.now.mono_us >= strand.wake_at_us:
-                    self._resume(strand, event)
+        for task in self._tasks:
+            if task.lane == lane and isinstance(event, _AWAITED[task.waits]):
+                if not isinstance(event, Woken) or self.now.mono_us >= task.wake_at_us:
+                    self._resume(task, event)
                 return
 
     def close(self, now: Now) -> list[HistoryRow]:
@@ -115,25 +116,25 @@ class Script(ABC):
         self._finished = True
         return self.journal.end_all("unfinished") + self.still_open()
 
-    def _begin(self, strand: Strand) -> None:
-        self._strands.append(strand)
-        self._resume(strand, None)
+    def _begin(self, task: ScriptTask) -> None:
+        self._tasks.append(task)
+        self._resume(task, None)
 
-    def _resume(self, strand: Strand, event: FleetEvent | None) -> None:
-        before, self._strand = self._strand, strand
-        strand.waits = ""
+    def _resume(self, task: ScriptTask, event: FleetEvent | None) -> None:
+        before, self._running_task = self._running_task, task
+        task.waits = ""
         try:
             if event is None:
-                next(strand.steps)
+                next(task.steps)
             else:
-                strand.steps.send(event)
+                task.steps.send(event)
         except StopIteration:
-            self._strands.remove(strand)
-            if not self._strands:
+            self._tasks.remove(task)
+            if not self._tasks:
                 self._finished = True
                 self.journal.record(*self.still_open())
                 self.journal.actions.append(Finished())
-        self._strand = before or strand
+        self._running_task = before or task
 
     # -- what scripts are made of -------------------------------------------------------------------------------
 
@@ -154,22 +155,22 @@ class Script(ABC):
         return self.stopping_at_us is not None
 
     @property
-    def strand(self) -> Strand:
-        """The strand that runs."""
-        assert self._strand is not None, f"{self.process} was not started"
-        return self._strand
+    def running_task(self) -> ScriptTask:
+        """The task that runs."""
+        assert self._running_task is not None, f"{self.process} was not started"
+        return self._running_task
 
     @property
     def connected_to(self) -> Address | None:
-        """The address to which the running strand's lane is connected."""
-        return self._connected.get(self.strand.lane)
+        """The address to which the running task's lane is connected."""
+        return self._connected.get(self.running_task.lane)
 
     def connected_on(self, lane: int) -> Address | None:
         return self._connected.get(lane)
 
-    def beside(self, steps: Steps[None], lane: int) -> None:
-        """Start another strand on a lane on which no other strand works."""
-        self._begin(Strand(steps, lane))
+    def start_task(self, steps: Steps[None], lane: int) -> None:
+        """Start another task on a lane on which no other task works."""
+        self._begin(ScriptTask(steps, lane))
 
     @property
     def out_of_time(self) -> bool:
@@ -178,25 +179,25 @@ class Script(ABC):
 
     def sleep_until(self, at_us: int) -> Steps[None]:
         """Wait until that time, or until Stopping comes."""
-        self.strand.wake_at_us = at_us
-        self.strand.waits = "sleep"
-        self.journal.actions.append(Wake(at_us, self.strand.lane))
+        self.running_task.wake_at_us = at_us
+        self.running_task.waits = "sleep"
+        self.journal.actions.append(Wake(at_us, self.running_task.lane))
         yield
 
     def first_due_us(self, interval_us: int) -> int:
         """The time of a schedule's first step, drawn from its first interval, so that clients do not act in step."""
         return self.now.mono_us + (self.random.randrange(interval_us) if interval_us else 0)
 
-    def hurry(self, lane: int) -> None:
-        """Wake the strand on that lane now, if it sleeps."""
-        for strand in self._strands:
-            if strand.lane == lane and strand.waits == "sleep" and strand.wake_at_us > self.now.mono_us:
-                strand.wake_at_us = self.now.mono_us
+    def wake_task(self, lane: int) -> None:
+        """Wake the task on that lane now, if it sleeps."""
+        for task in self._tasks:
+            if task.lane == lane and task.waits == "sleep" and task.wake_at_us > self.now.mono_us:
+                task.wake_at_us = self.now.mono_us
                 self.journal.actions.append(Wake(self.now.mono_us, lane))
 
     def back_off(self) -> Steps[None]:
         """Wait after a failure, longer each time until ``succeeded`` is called."""
-        failures, self.strand.failures = self.strand.failures, self.strand.failures + 1
+        failures, self.running_task.failures = self.running_task.failures, self.running_task.failures + 1
         yield from self.sleep_until(self.now.mono_us + self.wait_us(failures))
 
     def wait_us(self, failures: int) -> int:
@@ -205,15 +206,15 @@ class Script(ABC):
         return base + self.random.randrange(base // 5 + 1)
 
     def succeeded(self) -> None:
-        self.strand.failures = 0
+        self.running_task.failures = 0
 
     def connect(self, address: Address, node: int = -1) -> Steps[bool]:
         """Connect the lane to ``address``, and return whether that worked. If not, the lane has no connection."""
         self.disconnect()
-        lane = self.strand.lane
+        lane = self.running_task.lane
         operation = self.journal.begin("connect")
         operation.node = node
-        self.strand.waits = "connect"
+        self.running_task.waits = "connect"
         dialled = self.settings.dial.get(address, address)
         self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane))
         event = yield
@@ -225,8 +226,8 @@ class Script(ABC):
         return True
 
     def disconnect(self) -> None:
-        if self._connected.pop(self.strand.lane, None) is not None:
-            self.journal.actions.append(Disconnect(self.strand.lane))
+        if self._connected.pop(self.running_task.lane, None) is not None:
+            self.journal.actions.append(Disconnect(self.running_task.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[ResponseReceived | str]:
         """Send one request and return the response, or the reason why none came. Then the connection is closed too.
@@ -236,10 +237,10 @@ class Script(ABC):
         """
         if api_version < 0:
             return "unsupported"
-        self.strand.waits = "call"
+        self.running_task.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
         self.journal.actions.append(
-            Request(int(api_key), api_version, self.process, body, timeout_us, self.strand.lane)
+            Request(int(api_key), api_version, self.process, body, timeout_us, self.running_task.lane)
         )
         event = yield
         if isinstance(event, ResponseReceived):

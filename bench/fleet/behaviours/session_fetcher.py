@@ -1,8 +1,9 @@
 """Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
 
-A fetcher has one connection and one session for each node that leads some of its partitions. A strand of its own polls
-each node, so that a node that hangs delays only its own partitions. When a leader moves, its partitions move with it.
-A response that comes too late for a partition, because its position has moved, is not used for it.
+A fetcher has one connection and one session for each node that leads some of its partitions. It polls each node in a
+task of its own (``script``), so that a node that hangs delays only its own partitions. When a leader moves, its
+partitions move with it. A response that comes too late for a partition, because its position has moved, is not used
+for it.
 
 The variants differ only in their ``Habits``, some of which misbehave on purpose. That is why fetchers have a loop of
 their own and do not use the client's LeaderFetches. After a top-level error or a response that does not fit, all of
@@ -155,9 +156,9 @@ QUIET_POLLS: Final = 3
 LEADERLESS_US: Final = 200_000
 """Interval between lookups of leaders while a partition has none."""
 PARKED_US: Final = 1_000_000
-"""Interval at which a strand whose node leads nothing looks for work. It also does so when leaders have moved."""
+"""Interval at which a task whose node leads nothing looks for work. It also does so when leaders have moved."""
 SPARE: Final = Address("", 0)
-"""Placeholder for the lane on which another node than the strand's own is queried for metadata."""
+"""Key of the connection (``lane_of``) for metadata from another node than the task's own."""
 
 
 @dataclass(slots=True)
@@ -250,26 +251,26 @@ class SessionFetcher(ClusterScript):
         return NodeSession(make_session_handler(revision, self.plan.sessionless, self.plan.first_epoch))
 
     def _attend_leaders(self) -> None:
-        """Begin a strand for each leader that has none. Wakes the strands of the other leaders."""
+        """Start a task for each leader that has none. Wake the tasks of the other leaders."""
         for node_id in list(self._leaders()):
             lane = self.lane_of(self._address(node_id))
             if node_id in self.sessions:
-                self.hurry(lane)
+                self.wake_task(lane)
             else:
                 self.sessions[node_id] = self._new_session()
-                self.beside(self._attend(node_id), lane)
+                self.start_task(self._attend(node_id), lane)
 
     def _look_up(self) -> Steps[None]:
-        """Refresh metadata over the strand's own connection, or from another node if that has failed."""
+        """Refresh metadata over the task's own connection, or from another node if that has failed."""
         self._looking_up = True
-        if self.connected_to is not None and self.strand.failures <= PATIENT_FAILURES:
+        if self.connected_to is not None and self.running_task.failures <= PATIENT_FAILURES:
             found = yield from self.refresh()
         else:
-            own, self.strand.lane = self.strand.lane, self.lane_of(SPARE)
-            failures, self.strand.failures = self.strand.failures, 0
+            own, self.running_task.lane = self.running_task.lane, self.lane_of(SPARE)
+            failures, self.running_task.failures = self.running_task.failures, 0
             found = (yield from self.connect(self._next_address())) and (yield from self.refresh())
             self.disconnect()
-            self.strand.lane, self.strand.failures = own, failures
+            self.running_task.lane, self.running_task.failures = own, failures
         self._looking_up = False
         if found:
             self._stale_metadata = False
@@ -312,7 +313,7 @@ class SessionFetcher(ClusterScript):
             yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)
 
     def _done(self) -> bool:
-        """Return whether the fetcher has ended. All strands get the same result."""
+        """Return whether the fetcher has ended. All tasks get the same result."""
         if self.stopping and not self._caught_up:
             polled = [self.sessions[leader].quiet_polls for leader in self._leaders() if leader in self.sessions]
             quiet = len(polled) == len(self._by_leader) and min(polled, default=0) >= QUIET_POLLS
@@ -334,7 +335,7 @@ class SessionFetcher(ClusterScript):
 
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
         """Make partitions go on at their log's start, because the broker does not have their position. Only their
-        leader knows the log's start. It is the node that the strand is connected to."""
+        leader knows the log's start. It is the node that the task is connected to."""
         found = yield from self.bound_offsets(partitions)
         for partition in partitions:
             if partition in found:
