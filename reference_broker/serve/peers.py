@@ -152,7 +152,9 @@ class PeerChannel:
         self._dialling: asyncio.Task[None] | None = None
         self._link: _Link | None = None
         self._resting: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_s = 0.0
+        """When ``_timer`` is due. uvloop makes a Handle without ``when`` for less than half a millisecond."""
         self._refusals: dict[int, Error | None] = {}
         """The refusals that were logged, by API key."""
         self._reported_down = False
@@ -254,9 +256,10 @@ class PeerChannel:
         return self._link is link
 
     def _await_replies(self, deadline_s: float) -> None:
-        if self._timer is None or deadline_s < self._timer.when():
+        if self._timer is None or deadline_s < self._timer_s:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_s = deadline_s
             self._timer = self._owner.loop.call_at(deadline_s, self._late)
 
     def _late(self) -> None:

@@ -249,6 +249,16 @@ def test_shortest_timeout_breaks_channel_once() -> None:
     assert world.logged("peer_down")[0]["pending"] == 3
 
 
+def test_send_beside_a_deadline_of_less_than_a_millisecond_waits_for_that() -> None:
+    async def scene(world: RecordedPeers) -> None:
+        world.send(1, timeout_ms=0)  # uvloop makes no TimerHandle for it.
+        world.send(2)
+        assert await world.until(1) in ([DOWN], [UP, DOWN])
+
+    world = play(scene, serve_none)
+    assert world.logged("peer_down")[0]["reason"] == "no reply in time"
+
+
 def test_timeout_starts_at_send() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
