@@ -111,13 +111,14 @@ def moved_log_start_not_returned(original: Function, self: Any, cached: Any, dat
         cached.sent_log_start_offset = known
 
 
-@mutant("reference_broker.ports.slicing:_in_slices")
+@mutant("reference_broker.ports.slicing:in_slices")
 def last_slice_skipped(
     original: Function, items: Collection[Any], size: int, do: Callable[[Any], object]
 ) -> Generator[None, None, None]:
     """Work on partitions that takes several slices ends before its last one. A request that names many does not add
     or update them all, and a response lacks some (F-13, F-14)."""
-    yield from original(list(items)[: (len(items) - 1) // size * size], size, do)
+    is_long = len(items) > size
+    yield from original(list(items)[: (len(items) - 1) // size * size] if is_long else items, size, do)
 
 
 @mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")

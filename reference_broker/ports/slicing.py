@@ -94,19 +94,11 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def in_slices(items: Collection[T], size: int, do: Callable[[Collection[T]], object]) -> Iterable[None]:
-    """Call ``do`` with all items, or with one batch of ``size`` in each slice where there are more.
-
-    Up to ``size`` items are done at once, so that the many small requests cost no generator. The caller must therefore
-    use the result in the same place: ``yield from in_slices(...)``.
-    """
-    if len(items) > size:
-        return _in_slices(items, size, do)
-    do(items)
-    return ()
-
-
-def _in_slices(items: Collection[T], size: int, do: Callable[[Collection[T]], object]) -> Sliced[None]:
+def in_slices(items: Collection[T], size: int, do: Callable[[Collection[T]], object]) -> Sliced[None]:
+    """Call ``do`` with all items, or with one batch of ``size`` in each slice where there are more."""
+    if len(items) <= size:
+        do(items)
+        return
     for batch in in_batches(list(items), size):
         do(batch)
         yield

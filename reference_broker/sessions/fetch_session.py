@@ -431,21 +431,21 @@ class FetchSession:
     def key(self, topic: str, topic_id: bytes, index: int) -> SessionPartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
-    def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:
+    def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Sliced[None]:
         """Add or update the partitions that a request names. Its topic IDs count only in a version that has them."""
         if len(topics) == 1 and len(topics[0].partitions) == 1:  # As most requests that name any.
             (topic,) = topics
             self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
-            return ()
+            return
 
         def update(entries: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
             for topic, requested in entries:
                 self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, requested)
 
         entries = [(topic, requested) for topic in topics for requested in topic.partitions]
-        return in_slices(entries, SESSION_PARTITIONS_PER_SLICE, update)
+        yield from in_slices(entries, SESSION_PARTITIONS_PER_SLICE, update)
 
-    def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
+    def forget_all(self, topics: Iterable[ForgottenTopic]) -> Sliced[None]:
         """Remove the partitions that a request forgets."""
 
         def forget(entries: Iterable[tuple[ForgottenTopic, int]]) -> None:
@@ -453,7 +453,7 @@ class FetchSession:
                 self.forget(topic.topic, topic.topic_id, (index,))
 
         forgotten = [(topic, index) for topic in topics for index in topic.partitions]
-        return in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
+        yield from in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
 
     def add_or_update(self, topic: str, topic_id: bytes, requested: FetchPartition) -> CachedPartition:
         """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""

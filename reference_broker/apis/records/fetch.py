@@ -1,17 +1,20 @@
 """One accepted Fetch request, step by step.
 
-1. ``serve_full`` or ``serve_incremental`` updates the session: the partitions that the request names are added or
-   changed, and forgotten ones are removed.
-2. ``serve`` looks up the session's marked partitions, and only these. The fetch offsets of a follower are its progress.
+``Fetch._serve`` is its life, and reads from top to bottom. The numbers are those of the sections of ``Fetch``:
+
+1. ``_update_session`` adds or changes the partitions that the request names, and removes those that it forgets.
+2. ``_look_up_all`` looks up the session's marked partitions, and only these. The fetch offsets of a follower are its
+   progress.
 3. If fewer than ``min.bytes`` can be read and nothing is urgent, the fetch is parked on its session until enough
    arrives or ``max.wait.ms`` is over (Kafka's DelayedFetch). A full fetch is parked on the candidate that may become a
    session. A partition that changes meanwhile is marked in the session, and ``partition_marked`` looks it up again.
+   ``_complete_after_wait`` ends the wait.
 4. ``_complete`` collects the partitions of the response: those with records (``_read_records``) within the limits, and
-   those of which something else is new (``_add_news_of``). It responds, unless the connection has closed.
+   those of which something else is new (``_add_changed``). It responds, unless the connection has closed.
 5. ``FetchSession.response_sent`` records what was sent, for the next request.
 
-``Fetch`` has a section for each step, and ``NEXT_STAGES`` is the table of its stages. A fetch costs in proportion to
-the partitions that are marked and those that are sent.
+``NEXT_STAGES`` has the stages, and the methods that lead from one to the next. A fetch costs in proportion to the
+partitions that are marked and those that are sent.
 
 A fetch ends in one of four ways, each of which is a stage and goes through ``Fetch._end``:
 
@@ -29,11 +32,12 @@ FAILED    a bug ended its work half way            UNKNOWN_SERVER_ERROR         
 
 UNKNOWN_SERVER_ERROR comes from ``Call.run``. A fetch that ends after its response has been sent sends nothing more.
 
-``Fetch.run`` takes these steps in one event for up to 1,000 partitions. A larger fetch yields in between
-(``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
+All this is one event for up to 1,000 partitions. A larger fetch yields in between (``ports.slicing``). Then other
+requests are served, and partitions change. ``Fetch._in_slices`` has what happens around each yield, and comments
+elsewhere say what follows from that.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -104,17 +108,19 @@ ABANDONED: Final = FetchStage("abandoned", is_over=True)
 DROPPED: Final = FetchStage("dropped", is_over=True)
 FAILED: Final = FetchStage("failed", is_over=True)
 
-NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
-    UPDATING: (LOOKING_UP, ABANDONED, DROPPED, FAILED),
-    LOOKING_UP: (PARKED, RESPONDING, ABANDONED, DROPPED, FAILED),
-    PARKED: (DUE, LOOKING_UP, ABANDONED, DROPPED, FAILED),
-    DUE: (LOOKING_UP, ABANDONED, DROPPED, FAILED),
-    RESPONDING: (COMPLETED, ABANDONED, DROPPED, FAILED),
-    COMPLETED: (),
-    ABANDONED: (),
-    DROPPED: (),
-    FAILED: (),
+_EARLY_ENDS: Final = {ABANDONED: ("abandon",), DROPPED: ("_drop",), FAILED: ("_fail",)}
+NEXT_STAGES: Final[Mapping[FetchStage, Mapping[FetchStage, tuple[str, ...]]]] = {
+    UPDATING: {LOOKING_UP: ("_serve",), **_EARLY_ENDS},
+    LOOKING_UP: {PARKED: ("_park",), RESPONDING: ("_complete",), **_EARLY_ENDS},
+    PARKED: {DUE: ("_look_up_changed",), LOOKING_UP: ("_complete_after_wait",), **_EARLY_ENDS},
+    DUE: {LOOKING_UP: ("_complete_after_wait",), **_EARLY_ENDS},
+    RESPONDING: {COMPLETED: ("_complete",), **_EARLY_ENDS},
+    COMPLETED: {},
+    ABANDONED: {},
+    DROPPED: {},
+    FAILED: {},
 }
+"""The methods that lead from one stage to the next. ``test_fetch_stages`` compares them with the code."""
 
 
 @dataclass(slots=True, eq=False)
@@ -155,57 +161,77 @@ class Fetch:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
 
-    # the whole
+    # the life of a fetch
 
-    def run(self, work: Sliced[None]) -> None:
-        """Do the work: one of the ``serve`` methods, or ``_complete`` after the wait. The session accepts no other
-        request until the work is done, so that no request finds a session half changed."""
-        run_in_slices(self.broker, self.call, self._to_its_end(work))
+    def start(self) -> None:
+        """Serve the request, in this event or, if it is large, over several ones."""
+        self._run(self._serve())
 
-    def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
-        """Do the work, after which the fetch is parked or over."""
-        try:
-            for _ in work:
-                self.session.attach(self)  # For changes of partitions, and for requests that must wait.
-                self._watch()
-                yield
-                # A session carries out what it has accepted even if the connection has closed. A candidate does not.
-                # Decision fetch-work-void (F-20): session or connection gone | completed
-                if self.stage.is_over or (self.call.closed and not self.session.session_id):
-                    self._drop()
-                    break
-        except Exception:
-            self._fail()
-            self._handle_queued_requests()
-            raise
-        assert self.stage.is_parked or self.stage.is_over, f"the work of a fetch left it {self.stage.name}"
-        if self.queued_requests:
-            self._handle_queued_requests()
+    def respond(self) -> None:
+        """Complete the parked fetch now with the data that there is: ``max.wait.ms`` is over, or the fetcher must send
+        its next request."""
+        self.call.run(lambda: self._run(self._complete_after_wait()))
 
-    @property
-    def is_active(self) -> bool:
-        return self.stage.is_active
+    def _serve(self) -> Sliced[None]:
+        """Serve the request, up to its response or until it is parked."""
+        yield from self._update_session()
+        if self.stage.is_over:  # Its session became too large.
+            return
+        session, params = self.session, self.params
+        if session.isolation is not params.isolation or session.rack != params.rack:
+            yield from session.read_as(params.isolation, params.rack)
+        self._enter(LOOKING_UP)
+        if session.changed:
+            yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
+        if self.call.closed:
+            self._drop()
+        elif self._responds_at_once():
+            yield from self._complete()
+        else:
+            self._park()
 
-    def queue(self, handle: Callable[[], None]) -> None:
-        self.queued_requests = (*self.queued_requests, handle)
+    def _complete_after_wait(self) -> Sliced[None]:
+        """Unpark the fetch, and complete it."""
+        self._unpark()
+        self._enter(LOOKING_UP)
+        yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
+        yield from self._complete()
 
-    def _handle_queued_requests(self) -> None:
-        queued, self.queued_requests = self.queued_requests, ()
-        for handle in queued:
-            later(self.broker.ports, 0, handle)
+    def _complete(self) -> Sliced[None]:
+        """Respond, and prepare the session for the next request."""
+        self._enter(RESPONDING)
+        session = self.session
+        marked = session.take_marks()
+        data: dict[CachedPartition, PartitionData] = {}
+        if marked or session.available_bytes:
+            data = yield from self._collect(marked)
+        builder = ResponseBuilder(self.call.api_version, session)
+        if data:
+            yield from in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, builder.add)
+        # Decision response-put-back (F-20): put back | sent
+        if self.call.closed:
+            yield from session.put_back(marked, data)
+            self._drop()
+            return
+        keeps = self._keep_session()
+        self.call.respond(builder.response(self.broker, self.call))
+        # Decision session-after-response (F-5, F-6): kept | none kept
+        if keeps:
+            yield from self._record_sent(data, marked)
+        elif not session.session_id:
+            self.broker.fetch_sessions.release(session)
+        self._end(COMPLETED)
 
     # 1. the partitions that the request names and forgets
 
-    def serve_full(self) -> Sliced[None]:
-        """Serve the partitions that the request names."""
-        yield from self._update_partitions()
-        yield from self.serve()
-
-    def serve_incremental(self) -> Sliced[None]:
-        """Update the session by the partitions that the request names and forgets. Then serve what changed in it."""
+    def _update_session(self) -> Sliced[None]:
+        """Update the session by the partitions that the request names and forgets. A session that becomes too large is
+        closed, which ends this fetch."""
         sessions, session, request = self.broker.fetch_sessions, self.session, self.request
         if request.topics:
             yield from self._update_partitions()
+        if not session.session_id:  # A full fetch has nothing to forget.
+            return
         if request.forgotten:
             yield from session.forget_all(request.forgotten)
         sessions.resized(session)
@@ -216,9 +242,8 @@ class Fetch:
         # Decision session-emptied (F-7): closed | continues
         if not session.partitions:
             yield from self._leave_session()
-        yield from self.serve()
 
-    def _update_partitions(self) -> Iterable[None]:
+    def _update_partitions(self) -> Sliced[None]:
         return self.session.update_partitions(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
 
     def _leave_session(self) -> Sliced[None]:
@@ -233,24 +258,6 @@ class Fetch:
             yield from self._update_partitions()
 
     # 2. the lookups
-
-    def serve(self) -> Sliced[None]:
-        """Look up the marked partitions, and then complete or park the fetch."""
-        session, params = self.session, self.params
-        if session.isolation is not params.isolation or session.rack != params.rack:
-            yield from session.read_as(params.isolation, params.rack)
-        self._enter(LOOKING_UP)
-        if session.changed:
-            yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
-        if self.call.closed:
-            self._drop()
-            return
-        is_pending = self.remote is not None and self.remote.is_pending
-        # Decision fetch-at-once (F-14): responds | parked
-        if self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not session.partitions:
-            yield from self._complete()
-        else:
-            self._park()
 
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
@@ -318,6 +325,14 @@ class Fetch:
             is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
             self.is_urgent = is_new or cached.is_requested
 
+    def _responds_at_once(self) -> bool:
+        """Whether the fetch does not wait."""
+        is_pending = self.remote is not None and self.remote.is_pending
+        # Decision fetch-at-once (F-14): responds | parked
+        return (
+            self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not self.session.partitions
+        )
+
     def _is_completable(self) -> bool:
         """Whether there is enough to send, so that the wait is over or need not begin."""
         # Decision fetch-awaits-tier (P-11): read pending | nothing pending
@@ -379,11 +394,6 @@ class Fetch:
         if self.stage is DUE:
             self.respond()
 
-    def respond(self) -> None:
-        """Complete the parked fetch now with the data that there is: ``max.wait.ms`` is over, or the fetcher must send
-        its next request."""
-        self.call.run(lambda: self.run(self._complete()))
-
     def _unpark(self) -> None:
         assert self.timer is not None, "only a parked fetch is unparked"
         self.broker.ports.cancel_timer(self.timer)
@@ -391,45 +401,6 @@ class Fetch:
         if self.params.is_follower:
             self.broker.replication.leaders.waits.end(self.params.replica_id, self)
         self.session.detach()
-
-    # 4. and 5. the response, and what the session records of it
-
-    def _complete(self) -> Sliced[None]:
-        """Respond, and prepare the session for the next request."""
-        if self.stage.is_parked:
-            self._unpark()
-            self._enter(LOOKING_UP)
-            yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
-        self._enter(RESPONDING)
-        session = self.session
-        marked = session.take_marks()
-        data: dict[CachedPartition, PartitionData] = {}
-        if marked or session.available_bytes:
-            data = yield from self._collect(marked)
-        builder = ResponseBuilder(self.call.api_version, session)
-        if data:
-            yield from in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, builder.add)
-        # Decision response-put-back (F-20): put back | sent
-        if self.call.closed:
-            yield from session.put_back(marked, data)
-            self._drop()
-            return
-        keeps = self._keep_session()
-        self.call.respond(builder.response(self.broker, self.call))
-        # Decision session-after-response (F-5, F-6): kept | none kept
-        if keeps:
-            yield from self._record_sent(data, marked)
-        elif not session.session_id:
-            self.broker.fetch_sessions.release(session)
-        self._end(COMPLETED)
-
-    def _keep_session(self) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
-        wants a session and there is room."""
-        if self.session.session_id:
-            return True
-        wants_session = self.request.session_epoch == FULL_EPOCH
-        return wants_session and self.broker.fetch_sessions.admit(self.session, self.broker.now)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. They are not marked when a leader
@@ -439,6 +410,8 @@ class Fetch:
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look_up(cached)
 
+    # 4. the response
+
     def _collect(self, marked: dict[CachedPartition, None]) -> Sliced[dict[CachedPartition, PartitionData]]:
         """Return the partitions of the response, in order: those with records, and the marked ones of which something
         else is new."""
@@ -446,8 +419,8 @@ class Fetch:
             self._release_remote()
         data: dict[CachedPartition, PartitionData] = {}
         if self.session.available_bytes:
-            yield from self._read_records(data)
-        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, partial(self._add_news_of, data))
+            data = yield from self._read_records()
+        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, partial(self._add_changed, data))
         if len(data) > 1:
             data = dict((yield from sort_in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, self._place)))
         return data
@@ -460,7 +433,7 @@ class Fetch:
             self.session.mark(cached)
         self._end_remote()
 
-    def _read_records(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
+    def _read_records(self) -> Sliced[dict[CachedPartition, PartitionData]]:
         """Read in list order until the limit is reached. The first partition with data may exceed both limits.
 
         A partition whose next batch does not fit is skipped, and not read again before there is more room for it, or
@@ -468,6 +441,7 @@ class Fetch:
         further.
         """
         session, remaining, unread = self.session, self.params.max_bytes, self.session.available_bytes
+        data: dict[CachedPartition, PartitionData] = {}
         is_first, reads = True, 0
         skipped: list[CachedPartition] = []
         skipped_batches = 0
@@ -497,6 +471,7 @@ class Fetch:
                 skipped_batches += 1
         for cached in skipped:
             session.queue(cached)
+        return data
 
     def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
         """Return the lookup of a partition that is to be read now. A partition that changed since this response was
@@ -507,7 +482,7 @@ class Fetch:
             return look_up(self.broker, cached, self.params)
         return lookup
 
-    def _add_news_of(self, data: dict[CachedPartition, PartitionData], marked: Collection[CachedPartition]) -> None:
+    def _add_changed(self, data: dict[CachedPartition, PartitionData], marked: Collection[CachedPartition]) -> None:
         """Add the marked partitions that have something new and were not read."""
         reports = self.session.reports
         for cached in marked:
@@ -519,9 +494,19 @@ class Fetch:
     def _place(self, result: PartitionResult) -> int:
         return self.session.place(result[0])
 
+    # 5. what the session records of the response
+
+    def _keep_session(self) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
+        wants a session and there is room."""
+        if self.session.session_id:
+            return True
+        wants_session = self.request.session_epoch == FULL_EPOCH
+        return wants_session and self.broker.fetch_sessions.admit(self.session, self.broker.now)
+
     def _record_sent(
         self, data: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None]
-    ) -> Iterable[None]:
+    ) -> Sliced[None]:
         """Have the session record what was sent, for the next request."""
         return self.session.response_sent(data, marked, self.broker.partitions)
 
@@ -590,6 +575,44 @@ class Fetch:
         if self.remote is not None:
             self.remote.end()
             self.remote = None
+
+    # the slices of its work, and requests that arrive between them
+
+    def _run(self, work: Sliced[None]) -> None:
+        run_in_slices(self.broker, self.call, self._in_slices(work))
+
+    def _in_slices(self, work: Sliced[None]) -> Sliced[None]:
+        """Do the work, after which the fetch is parked or over. The session accepts no other request until then, so
+        that no request finds a session half changed."""
+        try:
+            for _ in work:
+                self.session.attach(self)  # For changes of partitions, and for requests that must wait.
+                self._watch()
+                yield
+                # A session carries out what it has accepted even if the connection has closed. A candidate does not.
+                # Decision fetch-work-void (F-20): session or connection gone | completed
+                if self.stage.is_over or (self.call.closed and not self.session.session_id):
+                    self._drop()
+                    break
+        except Exception:
+            self._fail()
+            self._handle_queued_requests()
+            raise
+        assert self.stage.is_parked or self.stage.is_over, f"the work of a fetch left it {self.stage.name}"
+        if self.queued_requests:
+            self._handle_queued_requests()
+
+    @property
+    def is_active(self) -> bool:
+        return self.stage.is_active
+
+    def queue(self, handle: Callable[[], None]) -> None:
+        self.queued_requests = (*self.queued_requests, handle)
+
+    def _handle_queued_requests(self) -> None:
+        queued, self.queued_requests = self.queued_requests, ()
+        for handle in queued:
+            later(self.broker.ports, 0, handle)
 
 
 def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FetchSession:

@@ -56,7 +56,7 @@ def fetch_first(
             return again()
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = FirstRevisionFetch(broker, call, session, request)
-    fetch.run(fetch.serve_named() if request.topics else fetch.serve())
+    fetch.start()
     return None
 
 
@@ -81,7 +81,7 @@ def _fetch_all(
         sessions.forget_refusal()
         sessions.unregister(session.accept_full(broker.now))
     fetch = FirstRevisionFetch(broker, call, session, request)
-    fetch.run(fetch.serve_named())
+    fetch.start()
     return None
 
 
@@ -146,12 +146,12 @@ class FirstRevisionFetch(Fetch):
 
     session: FirstRevisionSession
 
-    def serve_named(self) -> Sliced[None]:
-        """Serve a full request, or an incremental one that names partitions. Nothing is forgotten in this revision."""
-        yield from self._update_partitions()
+    def _update_session(self) -> Sliced[None]:
+        """Update the session by the partitions that the request names. Nothing is forgotten in this revision."""
+        if self.request.topics:
+            yield from self._update_partitions()
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
-        yield from self.serve()
 
     # ``FirstRevisionSession.sent`` compares what was readable with what was sent.
 

@@ -136,8 +136,7 @@ def _refuse_too_many(broker: Broker, call: Call, request: FetchRequest) -> Fetch
 def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
     """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
     _close_named_session(broker, request)
-    fetch = Fetch(broker, call, candidate_of(broker, call, request), request)
-    fetch.run(fetch.serve_full())
+    Fetch(broker, call, candidate_of(broker, call, request), request).start()
 
 
 def _close_named_session(broker: Broker, request: FetchRequest) -> None:
@@ -158,8 +157,7 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
     if session.uses_topic_ids != (call.api_version >= TOPIC_IDS_FROM):
         return FetchResponse(ErrorCode.fetch_session_topic_id_error)
     sessions.accept(session, request.session_epoch, broker.now)
-    fetch = Fetch(broker, call, session, request)
-    fetch.run(fetch.serve_incremental())
+    Fetch(broker, call, session, request).start()
     return None
 
 

@@ -121,7 +121,7 @@ def test_bug_in_dropping_request_of_closed_connection_fails_no_other() -> None:
     [
         (Fetch, "_look_up_all"),
         (Fetch, "_read_records"),
-        (Fetch, "_add_news_of"),
+        (Fetch, "_add_changed"),
         (Fetch, "_keep_session"),
         (FetchSession, "after_response"),
     ],

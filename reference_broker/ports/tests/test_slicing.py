@@ -145,6 +145,14 @@ def test_slices_get_every_item_once_in_order_and_at_most_the_budget(items: list[
     assert list(in_batches(items, size)) == [list(batch) for batch in batches if batch]
 
 
+def test_slices_start_only_when_they_are_run() -> None:
+    batches: list[Collection[int]] = []
+    work = in_slices([1, 2], 2, batches.append)
+    assert batches == []
+    run_to_end(work)
+    assert batches == [[1, 2]]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers())), st.integers(1, 7))
 def test_sorting_in_slices_equals_sorting_at_once_equal_keys_included(items: list[tuple[int, int]], size: int) -> None:
     def key(item: tuple[int, int]) -> int:
