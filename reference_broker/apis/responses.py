@@ -20,18 +20,18 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 OPERATIONS_NOT_REQUESTED = -(2**31)
 
 
-class Verdict(TypedDict):
-    """The two fields of most responses that say whether something was done."""
+class ErrorFields(TypedDict):
+    """The two fields of an error in most responses."""
 
     error_code: ErrorCode
     error_message: str | None
 
 
-def verdict(outcome: object) -> Verdict:
-    """Return the error and its message if ``outcome`` is a Refusal. Anything else means success."""
+def error_fields(outcome: object) -> ErrorFields:
+    """Return the error code and message of a Refusal. Any other ``outcome`` means success."""
     if isinstance(outcome, Refusal):
-        return Verdict(error_code=outcome.error, error_message=outcome.message)
-    return Verdict(error_code=ErrorCode.none, error_message=None)
+        return ErrorFields(error_code=outcome.error, error_message=outcome.message)
+    return ErrorFields(error_code=ErrorCode.none, error_message=None)
 
 
 def as_uuid(topic_id: bytes) -> UUID:

@@ -6,7 +6,7 @@ Two guards protect it from stale metadata. Each has a switch of its own (``Epoch
   known one, only that partition's part of the update is dropped. A topic with another ID than before is a new topic,
   and its epochs start again.
 - The metadata epoch (KIP-232, spec M-5). An update whose epoch is smaller than the last accepted one's is dropped as a
-  whole; an equal one is accepted. An update without an epoch counts as -1. ``accepts`` gives the verdict before
+  whole; an equal one is accepted. An update without an epoch counts as -1. ``accepts`` says which before
   ``apply``, which changes nothing after a refusal. The client then retries after its usual backoff, preferably
   with another node.
 

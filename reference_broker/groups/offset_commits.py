@@ -331,7 +331,7 @@ class Commits:
         return CommitValidation(shard, request, image, sends_metadata_epoch(image))
 
     def _validate(self, validation: CommitValidation, batch: CommitRequest) -> None:
-        """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
+        """Add the errors of these offsets of the request, and the records of the accepted ones."""
         now_ms, with_epoch = self._ports.now().wall_ms, validation.with_epoch
         errors, accepted = validate_offsets(
             validation.shard, batch, self._image(), self._config, now_ms, with_epoch=with_epoch

@@ -28,15 +28,15 @@ from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWrite
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIdManager
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (
-    EndVerdict,
-    InitVerdict,
+    EndAction,
+    InitAction,
     ProducerIdAndEpoch,
     Transaction,
+    check_adding,
+    check_end,
+    check_init,
+    check_owner,
     completed,
-    judge_adding,
-    judge_end,
-    judge_init,
-    judge_owner,
     with_next_epoch,
     with_partitions,
     with_producer_id,
@@ -183,7 +183,7 @@ class TransactionCoordinator:
 
     def init_producer_id(self, request: InitRequest, respond: OwnerCallback) -> None:
         """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
-        ``find`` and of ``judge_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
+        ``find`` and of ``check_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
         first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
         shard = self.find(request.transactional_id)
         is_timeout_valid = 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms
@@ -219,24 +219,24 @@ class TransactionCoordinator:
         self, shard: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback
     ) -> None:
         current, now_ms, timeout_ms = entry.current, self._ports.now().wall_ms, request.timeout_ms
-        verdict = judge_init(current, request.expected, is_changing=entry.is_changing)
+        action_or_error = check_init(current, request.expected, is_changing=entry.is_changing)
         is_owner = request.expected is not None
-        if isinstance(verdict, Error):
-            respond(verdict, NO_OWNER)
+        if isinstance(action_or_error, Error):
+            respond(action_or_error, NO_OWNER)
         # Decision producer-init-ends-transaction (X-1): open one is aborted | none open
-        elif verdict is InitVerdict.AFTER_ABORT:
+        elif action_or_error is InitAction.AFTER_ABORT:
             # The client retries when the markers are written.
             self._completion.fence(
                 shard, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
             )
-        elif verdict is InitVerdict.NEW_PRODUCER_ID:
+        elif action_or_error is InitAction.NEW_PRODUCER_ID:
             producer_id = self.producer_ids.take()
             if producer_id is None:
                 respond(NO_BLOCK, NO_OWNER)
                 return
             step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
             self._write_owner(shard, entry, step, respond)
-        elif verdict is InitVerdict.SAME_EPOCH:
+        elif action_or_error is InitAction.SAME_EPOCH:
             self._write_owner(shard, entry, with_same_epoch(current, timeout_ms, now_ms), respond)
         else:
             step = with_next_epoch(current, timeout_ms, now_ms, is_requested_by_owner=is_owner)
@@ -260,7 +260,7 @@ class TransactionCoordinator:
 
     def add_partitions(self, request: AddRequest, respond: ReplicatedCallback) -> None:
         """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
-        and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
+        and of ``check_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
         shard = self.find(request.transactional_id)
         if isinstance(shard, Error):
             respond(shard)
@@ -269,23 +269,23 @@ class TransactionCoordinator:
         if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
-        verdict = judge_adding(entry.current, request.owner, request.partitions, is_changing=entry.is_changing)
+        error = check_adding(entry.current, request.owner, request.partitions, is_changing=entry.is_changing)
         # Decision transaction-partitions-added (X-9): known or refused | added
-        if verdict is not None:
-            respond(verdict)
+        if error is not None:
+            respond(error)
             return
         now_ms = self._ports.now().wall_ms
         shard.write(entry, with_partitions(entry.current, request.partitions, request.client_version, now_ms), respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
-        Errors for all are those of ``find`` and of ``judge_owner``, and INVALID_PRODUCER_ID_MAPPING for an unknown ID.
+        Errors for all are those of ``find`` and of ``check_owner``, and INVALID_PRODUCER_ID_MAPPING for an unknown ID.
         """
         entry = self.entry(request.transactional_id)
         if isinstance(entry, Error):
             is_unknown = entry is ErrorCode.transactional_id_not_found
             return ErrorCode.invalid_producer_id_mapping if is_unknown else entry
-        refusal = judge_owner(entry.current, request.owner)
+        refusal = check_owner(entry.current, request.owner)
         if refusal:
             return refusal
         partitions = entry.current.partitions
@@ -300,7 +300,7 @@ class TransactionCoordinator:
     def end_transaction(self, request: EndRequest, respond: OwnerCallback) -> None:
         """Commit or abort. Responds once that is replicated: then it is decided, whichever nodes fail (X-3). The
         response to a client of version 2 has the producer ID and epoch for its next transaction. Errors: those of
-        ``find`` and of ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
+        ``find`` and of ``check_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
         those of the log."""
         shard = self.find(request.transactional_id)
         if isinstance(shard, Error):
@@ -311,14 +311,14 @@ class TransactionCoordinator:
             respond(ErrorCode.invalid_producer_id_mapping, NO_OWNER)
             return
         version = request.client_version
-        verdict = judge_end(
+        action_or_error = check_end(
             entry.current, request.owner, commits=request.commits, client_version=version, is_changing=entry.is_changing
         )
         returns_owner = version >= EPOCH_RAISED_FROM
-        if isinstance(verdict, Error):
-            respond(verdict, NO_OWNER)
+        if isinstance(action_or_error, Error):
+            respond(action_or_error, NO_OWNER)
         # Decision transaction-end-done-before (X-3): same outcome again | decided now
-        elif verdict is EndVerdict.NOTHING:
+        elif action_or_error is EndAction.NOTHING:
             respond(ErrorCode.none, _owner(entry.current) if returns_owner else NO_OWNER)
         else:
 

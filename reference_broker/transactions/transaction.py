@@ -246,8 +246,8 @@ def dead(current: Transaction, now_ms: int) -> Transaction:
 ProducerIdAndEpoch: TypeAlias = tuple[int, int]
 
 
-class InitVerdict(Enum):
-    """The result of InitProducerId with a transactional ID. The value completes "the producer gets it ..."."""
+class InitAction(Enum):
+    """The action for InitProducerId with a transactional ID. The value completes "the producer gets it ..."."""
 
     NEXT_EPOCH = "with the next epoch"
     SAME_EPOCH = "with the epoch that it has, since the response was lost"
@@ -255,15 +255,15 @@ class InitVerdict(Enum):
     AFTER_ABORT = "after the open transaction is aborted"
 
 
-class EndVerdict(Enum):
-    """The effect of EndTxn."""
+class EndAction(Enum):
+    """The action for EndTxn."""
 
     DECIDE = "the transaction is committed or aborted"
     NOTHING = "it was done before, and the response was lost"
 
 
-def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> InitVerdict | Error:
-    """Judge InitProducerId. ``expected`` is what the producer has, if it continues after an error (KIP-360).
+def check_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> InitAction | Error:
+    """Check InitProducerId. ``expected`` is what the producer has, if it continues after an error (KIP-360).
     ``is_changing``, here and below, means that a step of the ID is being written, or the markers of its last
     transaction. The checks are in Kafka's order. Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED.
 
@@ -277,12 +277,12 @@ def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
     if expected is not None and not _may_continue(current, expected):
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
-        return InitVerdict.AFTER_ABORT
+        return InitAction.AFTER_ABORT
     if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
         # Decision producer-epoch-exhausted (X-1): new producer ID | next epoch
-        return InitVerdict.NEW_PRODUCER_ID if current.is_exhausted else InitVerdict.NEXT_EPOCH
+        return InitAction.NEW_PRODUCER_ID if current.is_exhausted else InitAction.NEXT_EPOCH
     # Decision producer-init-response-lost (X-1): same epoch again | fenced
-    return InitVerdict.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
+    return InitAction.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
 
 
 def _may_continue(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
@@ -296,15 +296,15 @@ def _may_continue(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
     )
 
 
-def judge_adding(
+def check_adding(
     current: Transaction, owner: ProducerIdAndEpoch, partitions: Collection[TopicPartition], *, is_changing: bool
 ) -> Error | None:
-    """Judge AddPartitionsToTxn: None if the partitions are to be added, NONE if they belong to the transaction already.
+    """Check AddPartitionsToTxn: None if the partitions are to be added, NONE if they belong to the transaction already.
     Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
     # Decision transaction-adding-concurrent (X-9): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
-    refusal = judge_owner(current, owner)
+    refusal = check_owner(current, owner)
     if refusal:
         return refusal
     is_known = current.state is TransactionState.ONGOING and all(
@@ -313,8 +313,9 @@ def judge_adding(
     return ErrorCode.none if is_known else None
 
 
-def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
-    """Return whether this producer may write in a transaction now. Steps that are being written do not count."""
+def check_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
+    """Return the error if this producer may not write in a transaction now. Steps that are being written do not
+    count."""
     if current.producer_id != owner[0]:
         return ErrorCode.invalid_producer_id_mapping
     # Decision transaction-owner-epoch (X-1): fenced | current
@@ -323,43 +324,43 @@ def judge_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
     return ErrorCode.concurrent_transactions if current.state in DECIDED else ErrorCode.none
 
 
-def judge_end(
+def check_end(
     current: Transaction, owner: ProducerIdAndEpoch, *, commits: bool, client_version: int, is_changing: bool
-) -> EndVerdict | Error:
-    """Judge EndTxn: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
-    judge = _judge_end_of_version_2 if client_version >= EPOCH_RAISED_FROM else _judge_end_before_version_2
-    return judge(current, owner, commits, is_changing)
+) -> EndAction | Error:
+    """Check EndTxn: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
+    check = _check_end_of_version_2 if client_version >= EPOCH_RAISED_FROM else _check_end_before_version_2
+    return check(current, owner, commits, is_changing)
 
 
-_ENDS_BEFORE_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
-    (TransactionState.ONGOING, True): EndVerdict.DECIDE,
-    (TransactionState.ONGOING, False): EndVerdict.DECIDE,
-    (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
-    (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
+_ENDS_BEFORE_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndAction]] = {
+    (TransactionState.ONGOING, True): EndAction.DECIDE,
+    (TransactionState.ONGOING, False): EndAction.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, True): EndAction.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): EndAction.NOTHING,
 }
-"""The effect of EndTxn before version 2, by the state and whether the producer commits. All else is INVALID_TXN_STATE.
+"""The action for EndTxn before version 2, by the state and whether the producer commits. All else is INVALID_TXN_STATE.
 The epoch stays the same, so a repeated EndTxn looks like the first one."""
 
-_REPEATED_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
-    (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
-    (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
+_REPEATED_ENDS: Final[Mapping[tuple[TransactionState, bool], EndAction]] = {
+    (TransactionState.COMPLETE_COMMIT, True): EndAction.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): EndAction.NOTHING,
 }
-"""The effect of a repeated EndTxn of version 2, whose epoch is the one before: the first EndTxn has raised the epoch
+"""The action for a repeated EndTxn of version 2, whose epoch is the one before: the first EndTxn has raised the epoch
 (KIP-890)."""
-_ENDS_OF_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
-    (TransactionState.ONGOING, True): EndVerdict.DECIDE,
-    (TransactionState.ONGOING, False): EndVerdict.DECIDE,
-    (TransactionState.EMPTY, False): EndVerdict.DECIDE,
-    (TransactionState.COMPLETE_COMMIT, False): EndVerdict.DECIDE,
-    (TransactionState.COMPLETE_ABORT, False): EndVerdict.DECIDE,
+_ENDS_OF_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndAction]] = {
+    (TransactionState.ONGOING, True): EndAction.DECIDE,
+    (TransactionState.ONGOING, False): EndAction.DECIDE,
+    (TransactionState.EMPTY, False): EndAction.DECIDE,
+    (TransactionState.COMPLETE_COMMIT, False): EndAction.DECIDE,
+    (TransactionState.COMPLETE_ABORT, False): EndAction.DECIDE,
 }
-"""The effect of an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its
+"""The action for an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its
 transaction has begun, so it may abort in any state at rest."""
 
 
-def _judge_end_before_version_2(
+def _check_end_before_version_2(
     current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
-) -> EndVerdict | Error:
+) -> EndAction | Error:
     if current.producer_id != owner[0]:
         return ErrorCode.invalid_producer_id_mapping
     if current.producer_epoch != owner[1]:
@@ -370,9 +371,9 @@ def _judge_end_before_version_2(
     return _ENDS_BEFORE_VERSION_2.get((current.state, commits), ErrorCode.invalid_txn_state)
 
 
-def _judge_end_of_version_2(
+def _check_end_of_version_2(
     current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
-) -> EndVerdict | Error:
+) -> EndAction | Error:
     # Decision transaction-end-concurrent (X-3): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions

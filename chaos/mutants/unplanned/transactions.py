@@ -66,7 +66,7 @@ async def timed_out_step_taken_back(
     self._discard(entry)
 
 
-@mutant("reference_broker.transactions.transaction:judge_owner")
+@mutant("reference_broker.transactions.transaction:check_owner")
 def verified_while_it_ends(original: Function, current: Any, owner: Any) -> Error:
     """The coordinator confirms a transaction that is decided, while some partitions lack their marker. A late batch
     opens it again where the marker is written already (X-9)."""

@@ -12,13 +12,13 @@ from kio.schema.describe_acls.v3.response import DescribeAclsResponse
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, verdict
+from reference_broker.apis.responses import NO_THROTTLE, error_fields
 from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, _body: DescribeAclsRequest) -> DescribeAclsResponse:
     """Return the error and no ACL."""
-    return DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **verdict(NO_AUTHORIZER))
+    return DescribeAclsResponse(throttle_time=NO_THROTTLE, resources=(), **error_fields(NO_AUTHORIZER))
 
 
 API = Api.of(DescribeAclsRequest, handle)

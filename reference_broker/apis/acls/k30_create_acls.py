@@ -12,13 +12,13 @@ from kio.schema.create_acls.v3.response import AclCreationResult, CreateAclsResp
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, verdict
+from reference_broker.apis.responses import NO_THROTTLE, error_fields
 from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, body: CreateAclsRequest) -> CreateAclsResponse:
     """Return one error for each ACL, in the order of the request."""
-    result = AclCreationResult(**verdict(NO_AUTHORIZER))
+    result = AclCreationResult(**error_fields(NO_AUTHORIZER))
     return CreateAclsResponse(throttle_time=NO_THROTTLE, results=(result,) * len(body.creations))
 
 

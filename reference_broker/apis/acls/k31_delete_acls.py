@@ -12,13 +12,13 @@ from kio.schema.delete_acls.v3.response import DeleteAclsFilterResult, DeleteAcl
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, verdict
+from reference_broker.apis.responses import NO_THROTTLE, error_fields
 from reference_broker.controller.changes import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, body: DeleteAclsRequest) -> DeleteAclsResponse:
     """Return one error for each filter, in the order of the request."""
-    result = DeleteAclsFilterResult(matching_acls=(), **verdict(NO_AUTHORIZER))
+    result = DeleteAclsFilterResult(matching_acls=(), **error_fields(NO_AUTHORIZER))
     return DeleteAclsResponse(throttle_time=NO_THROTTLE, filter_results=(result,) * len(body.filters))
 
 

@@ -23,7 +23,7 @@ from kio.static.primitive import i8, i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, RequestedIsr
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
@@ -37,7 +37,7 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
         call.respond(
             AlterPartitionResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=verdict(outcomes)["error_code"],
+                error_code=error_fields(outcomes)["error_code"],
                 topics=tuple(_topic_result(entry, images) for entry, images in topics),
             )
         )

@@ -23,7 +23,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, error_fields
 from reference_broker.controller.planning.feature_updates import FeatureUpdates, RequestedLevel
 from reference_broker.wire.apis import ApiKey
 
@@ -58,10 +58,10 @@ def _response(body: UpdateFeaturesRequest, problem: Refusal | None, api_version:
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(
-            UpdatableFeatureResult(feature=feature_update.feature, **verdict(None))
+            UpdatableFeatureResult(feature=feature_update.feature, **error_fields(None))
             for feature_update in body.feature_updates
         )
         if has_results
         else (),
-        **verdict(problem),
+        **error_fields(problem),
     )

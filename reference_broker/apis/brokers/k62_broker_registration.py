@@ -23,7 +23,7 @@ from kio.static.primitive import i64
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.planning.brokers import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.errors import ErrorCode
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
         call.respond(
             BrokerRegistrationResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=verdict(outcome)["error_code"],
+                error_code=error_fields(outcome)["error_code"],
                 broker_epoch=i64(NO_BROKER_EPOCH if isinstance(outcome, Refusal) else outcome),
             )
         )

@@ -14,7 +14,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 
 NO_BLOCK = -1
@@ -28,7 +28,7 @@ def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None
         call.respond(
             AllocateProducerIdsResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=verdict(outcome)["error_code"],
+                error_code=error_fields(outcome)["error_code"],
                 producer_id_start=ProducerId(start),
                 producer_id_len=i32(count),
             )

@@ -18,7 +18,7 @@ from kio.schema.assign_replicas_to_dirs.v0.response import (
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.planning.partition_requests import DirectoryChange
 from reference_broker.metadata.identifiers import NO_DIRECTORY
 
@@ -49,7 +49,7 @@ def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> Assig
     codes = iter(() if isinstance(outcome, Refusal) else outcome)
     return AssignReplicasToDirsResponse(
         throttle_time=NO_THROTTLE,
-        error_code=verdict(outcome)["error_code"],
+        error_code=error_fields(outcome)["error_code"],
         directories=tuple(
             DirectoryData(
                 id_=directory.id_,

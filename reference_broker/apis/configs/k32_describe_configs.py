@@ -27,7 +27,7 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.changes import UNKNOWN_TOPIC
 from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.metadata.broker_settings import layers_of
@@ -80,7 +80,7 @@ def _result(
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
         configs=tuple(configs),
-        **verdict(rows),
+        **error_fields(rows),
     )
 
 

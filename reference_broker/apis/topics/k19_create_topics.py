@@ -27,7 +27,7 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, error_fields
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.new_partitions import too_many_partitions
 from reference_broker.controller.planning.topic_creation import (
@@ -73,7 +73,7 @@ def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopics
     results: dict[str, CreatableTopicResult] = {}
     for number, topic in enumerate(body.topics, 1):
         results[topic.name] = CreatableTopicResult(
-            name=TopicName(topic.name), topic_id=None, configs=(), **verdict(refusal)
+            name=TopicName(topic.name), topic_id=None, configs=(), **error_fields(refusal)
         )
         if number % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
@@ -95,14 +95,14 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
 
 def _result(name: str, outcome: PlannedTopic | Refusal, settings: _Settings) -> CreatableTopicResult:
     if isinstance(outcome, Refusal):
-        return CreatableTopicResult(name=TopicName(name), topic_id=None, configs=(), **verdict(outcome))
+        return CreatableTopicResult(name=TopicName(name), topic_id=None, configs=(), **error_fields(outcome))
     return CreatableTopicResult(
         name=TopicName(name),
         topic_id=as_uuid(outcome.topic_id),
         num_partitions=i32(outcome.partitions),
         replication_factor=i16(outcome.replication_factor),
         configs=_config_rows(settings, tuple(outcome.configs.items())),
-        **verdict(outcome),
+        **error_fields(outcome),
     )
 
 

@@ -16,7 +16,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, verdict
+from reference_broker.apis.responses import NO_THROTTLE, error_fields
 from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PartitionOutcomes
 from reference_broker.wire.apis import ApiKey
 
@@ -26,7 +26,8 @@ def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
 
     def response_of(outcomes: PartitionOutcomes) -> CreatePartitionsResponse:
         results = tuple(
-            CreatePartitionsTopicResult(name=TopicName(name), **verdict(outcome)) for name, outcome in outcomes.items()
+            CreatePartitionsTopicResult(name=TopicName(name), **error_fields(outcome))
+            for name, outcome in outcomes.items()
         )
         return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 

@@ -18,7 +18,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
 from reference_broker.controller.planning.partition_changes import Election
 from reference_broker.controller.planning.partition_requests import (
     ElectionOutcomes,
@@ -40,7 +40,7 @@ def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeader
         by_topic = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
         return ElectLeadersResponse(
             throttle_time=NO_THROTTLE,
-            error_code=verdict(outcomes)["error_code"],
+            error_code=error_fields(outcomes)["error_code"],
             replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in by_topic),
         )
 
@@ -71,6 +71,6 @@ def _topic_result(topic: str, partitions: Sequence[PartitionOutcome]) -> Replica
     return ReplicaElectionResult(
         topic=TopicName(topic),
         partition_result=tuple(
-            PartitionResult(partition_id=i32(index), **verdict(refusal)) for index, refusal in partitions
+            PartitionResult(partition_id=i32(index), **error_fields(refusal)) for index, refusal in partitions
         ),
     )

@@ -75,14 +75,14 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(who=st.sampled_from(["none", "owner", "before", "older"]))
     def a_producer_takes_the_id(self, who: str) -> None:
         expected = None if who == "none" else self.pair(who)
-        verdict = self.model.take(expected)
+        result = self.model.take(expected)
         ((error, owner),) = self.world.take(ID, expected, TIMEOUT_MS)
-        if isinstance(verdict, Error):
-            assert (alike(error), owner) == (alike(verdict), NO_OWNER)
-        elif verdict == "abort":
+        if isinstance(result, Error):
+            assert (alike(error), owner) == (alike(result), NO_OWNER)
+        elif result == "abort":
             assert (error, owner) == (ErrorCode.concurrent_transactions, NO_OWNER)
             self.decided("abort", self.model.owner, self.fenced())
-        elif verdict == "again":
+        elif result == "again":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
             self.add_owner(owner)
             self.model.outcome = self.model.ended = None
@@ -101,10 +101,10 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(who=WHO, partitions=EVENTS)
     def a_producer_adds_partitions(self, who: str, partitions: list[int]) -> None:
         pair = self.pair(who)
-        verdict = self.model.write(pair)
+        result = self.model.write(pair)
         (error,) = self.world.add(ID, pair, *partitions, version=2 if self.is_modern else 0)
-        if isinstance(verdict, Error):
-            assert alike(error) is alike(verdict)
+        if isinstance(result, Error):
+            assert alike(error) is alike(result)
         else:
             assert error is ErrorCode.none
             self.model.begin(partitions)
@@ -113,11 +113,11 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(who=WHO, outcome=OUTCOMES)
     def a_producer_ends(self, who: str, outcome: str) -> None:
         pair = self.pair(who)
-        verdict = self.model.end(pair, outcome)
+        result = self.model.end(pair, outcome)
         ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit")
-        if isinstance(verdict, Error):
-            assert (alike(error), owner) == (alike(verdict), NO_OWNER)
-        elif verdict == "done":
+        if isinstance(result, Error):
+            assert (alike(error), owner) == (alike(result), NO_OWNER)
+        elif result == "done":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
             self.add_owner(owner)
         else:
@@ -130,14 +130,14 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(who=WHO, outcome=OUTCOMES)
     def an_older_producer_ends(self, who: str, outcome: str) -> None:
         pair = self.pair(who)
-        verdict = self.model.end_as_before(pair, outcome)
+        result = self.model.end_as_before(pair, outcome)
         ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit", version=0)
         assert owner == NO_OWNER
         if self.model.pending is not None:
             assert error is not ErrorCode.none  # No client knows which pair is valid while markers are written.
-        elif isinstance(verdict, Error):
-            assert alike(error) is alike(verdict)
-        elif verdict == "done":
+        elif isinstance(result, Error):
+            assert alike(error) is alike(result)
+        elif result == "done":
             assert error is ErrorCode.none
         else:
             assert error is ErrorCode.none

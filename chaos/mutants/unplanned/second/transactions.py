@@ -12,7 +12,7 @@ from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM
 from reference_broker.transactions.transaction import (
     DECIDED,
-    InitVerdict,
+    InitAction,
     ProducerIdAndEpoch,
     Transaction,
 )
@@ -27,14 +27,14 @@ MARKERS = "reference_broker.transactions.markers"
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@mutant(f"{TRANSACTION}:judge_init")
+@mutant(f"{TRANSACTION}:check_init")
 def lost_init_response_fences(
     original: Function, current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool
-) -> InitVerdict | Error:
+) -> InitAction | Error:
     """A producer that repeats InitProducerId with the epoch before, because the response was lost, is fenced by itself
     (KIP-360, X-1)."""
-    verdict: InitVerdict | Error = original(current, expected, is_changing=is_changing)
-    return ErrorCode.producer_fenced if verdict is InitVerdict.SAME_EPOCH else verdict
+    verdict: InitAction | Error = original(current, expected, is_changing=is_changing)
+    return ErrorCode.producer_fenced if verdict is InitAction.SAME_EPOCH else verdict
 
 
 @mutant(f"{TRANSACTION}:_may_continue")
