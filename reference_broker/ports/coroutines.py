@@ -4,7 +4,7 @@ There is no event loop of Python. ``run_coroutine`` runs a coroutine up to its f
 wait resumes it, up to the next one. A coroutine has no step of its own while it waits, so other events change what it
 works on: the code after an ``await`` checks what it relies on.
 
-Work that keeps a node busy, instead of waiting, is a ``Sliced`` generator (``ports.slicing``).
+``ports.slicing`` says when code is a coroutine, a ``Sliced`` generator or a callback.
 """
 
 from collections.abc import Callable, Coroutine, Generator

@@ -1,14 +1,36 @@
 """Long work in slices: generators that yield where a slice may end, the functions that run them, and how much fits one
 slice.
 
-A node handles one event at a time, and an event should take milliseconds: the budgets below say how many. Long work is
-therefore a generator. It yields between two pieces, never inside one: while it is suspended, other events see and
-change what it works on. Code that needs the result continues with ``yield from``, and stays straight-line. The
-outermost caller chooses how the work is run:
+A node handles one event at a time, and an event should take milliseconds. Code that needs more than one event is
+written in one of three styles:
 
-- ``run_slices`` runs one slice in each event,
-- ``SliceQueue`` does so with one piece of work after the other,
-- ``run_to_end`` does everything in this event: at start-up, in tests, or when the work is known to be small.
+===================================  ==============================  ================================================
+the code                             is                              and is run by
+===================================  ==============================  ================================================
+keeps the node busy for long         a ``Sliced`` generator, which   ``run_slices``, one slice in each event;
+                                     yields between two pieces       ``SliceQueue``, one work after the other;
+                                                                     ``run_to_end``, in this event (at start-up, in
+                                                                     tests, or if the work is known to be small);
+                                                                     for a request, the functions of ``apis.call``
+waits for something (a sync,         a coroutine, which awaits       ``run_coroutine``, or ``start`` if its result is
+replicas, the store, a timer), and   (``ports.coroutines``)          awaited elsewhere
+then goes on
+is called by a part that does not    a callback                      that part: a port, a timer, a ``Partition`` that
+know who goes on, or at several                                      changes, the end of a parked request
+moments of one piece of work
+===================================  ==============================  ================================================
+
+- Neither a generator nor a coroutine does anything before it is run. Generators call each other by ``yield from``, so
+  that the code stays straight-line.
+- A generator never waits. A coroutine may do long work: ``await result_of(ports, work)``.
+- ``await Wait(function)`` waits for a function that takes a callback. A coroutine that is run by ``start`` gives a
+  ``Future``.
+- Two callbacks mean two moments: in ``TransactionsPartition.write`` the response may be due before the step is
+  applied. A write with one result returns a ``Future`` (``OffsetsPartition.write_group``).
+- While a generator or a coroutine is suspended, other events see and change what it works on. So a generator yields
+  between two pieces, never inside one, and both check what they rely on when they go on.
+
+The budgets at the end say how much fits one slice.
 """
 
 from collections import deque

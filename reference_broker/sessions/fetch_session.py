@@ -1,10 +1,22 @@
 """One incremental fetch session (KIP-227): its cached partitions, and which of them have something to send.
 
-The cost of a fetch depends on what changed, never on what is cached. A cached partition is in one of two states. A
-marked one (``FetchSession.changed``) must be looked up before the session's next response. Any other watches its
-``Partition`` (a marked one only while its fetch is parked), or waits in ``Arrivals`` for one, and is marked at the next
-change. Partitions that have data to send are queued in list order, and a response takes only as many as fit. A fetch
-that names no partition and finds none marked touches no partition.
+The cost of a fetch depends on what changed, never on what is cached. The state of a cached partition is four facts,
+each of which changes by itself (``CHANGES``):
+
+======= ============================================= ==================================================================
+fact    is stored in                                  meaning
+======= ============================================= ==================================================================
+live    ``CachedPartition.cached_in``, which is       The session caches it.
+        ``FetchSession.partitions``
+marked  ``FetchSession.changed``                      It must be looked up before the session's next response.
+watched its ``Partition``, or ``Arrivals`` if this    It is marked at the next change.
+        node has none
+queued  ``CachedPartition.queued`` and the            It had data to send at its last lookup. The queue is in list
+        ``DataQueue``                                 order, and a response takes only as many as fit.
+======= ============================================= ==================================================================
+
+Between two fetches a live partition that is not marked is watched, and one with available bytes is queued. A fetch that
+names no partition and finds none marked touches no partition.
 
 ``FetchSession`` follows the accepted text of the KIP, its final revision, as Kafka does: a response has what differs
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
@@ -14,10 +26,10 @@ request is refused. A partition that returned records moves to the end of the li
 sessions of the KIP's first text are in ``first_revision``, and nothing here depends on that.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from reference_broker.log.reading import FetchIsolation
 from reference_broker.ports.node_ports import Now
@@ -44,6 +56,27 @@ def next_epoch(epoch: int) -> int:
 
 SessionPartitionKey: TypeAlias = tuple[str | bytes, int]
 """(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
+
+CHANGES: Final[Mapping[str, Mapping[bool, tuple[str, ...]]]] = {
+    "live": {
+        True: ("CachedPartition.__post_init__", "FetchSession.add_or_update"),
+        False: ("CachedPartition.leave", "FetchSession.forget", "FetchSession.empty"),
+    },
+    "marked": {
+        True: ("FetchSession.add_or_update", "FetchSession.mark", "FetchSession.read_as", "FetchSession.put_back"),
+        False: ("FetchSession.take_marks", "FetchSession.forget", "FetchSession.empty"),
+    },
+    "watched": {
+        True: ("CachedPartition.watch",),
+        False: ("CachedPartition.leave", "CachedPartition._unbind"),
+    },
+    "queued": {True: ("FetchSession.queue",), False: ("FetchSession.take_with_data",)},
+}
+"""The methods of this module that make each fact about a cached partition true or false.
+``test_cached_partition_states`` compares them with the code.
+
+A watched partition that changes is watched no more (``Partition.changed``, ``Arrivals.partition_changed``). A partition
+that is live no more is dropped from the queue when its turn comes."""
 
 UNSENT = -1
 """No state of the partition was sent since it came into the session, or since its last error."""
