@@ -4,15 +4,8 @@
   its topic names another codec. Then they are recompressed.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
   100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be recompressed.
-* Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps outside those of
-  the header are accepted. No part of the broker relies on them. A count of records that the bytes cannot contain with
-  their codec is refused.
-* Unlike Kafka: some batches that no client library writes are refused: with a delete horizon or an append time, with a
-  transaction but no producer ID, with a producer ID but a negative epoch, and with timestamps in the header that are
-  below -1, or too far ahead where those of the records are not.
 * Of a partition that is named more than once the last batch counts, and there is one result. A topic without
-  partitions is not in the response. Unlike Kafka: this also holds where an earlier batch is invalid. Kafka then writes
-  the last one all the same, and returns the error of the earlier one.
+  partitions is not in the response.
 * acks=0 has no response. An error closes the connection, as in Kafka.
 * acks=1 gets its response when the batch is appended, acks=all when the high watermark has passed the batch, or at the
   timeout of the request.
@@ -21,10 +14,9 @@
 * The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
   the partition (``produce_verification.py``).
 * A partition that does not know a producer takes its batch with whatever sequence (KIP-360), if
-  ``crucible.unknown.producer.id.policy`` is ``accept``, the default. Unlike Kafka: ``reject`` demands sequence 0, and
-  responds UNKNOWN_PRODUCER_ID to another one.
-* Unlike Kafka: no client may write to internal topics. Kafka lets any client do so whose ID is ``__admin_client``. A
-  transactional batch without a transactional ID is refused alone, not with the whole request.
+  ``crucible.unknown.producer.id.policy`` is ``accept``, the default.
+
+What Kafka does otherwise is at the end of this file.
 
 Version notes:
 * v7: batches may be compressed with zstd. In older versions they are UNSUPPORTED_COMPRESSION_TYPE.
@@ -194,7 +186,7 @@ def append_batches(
             results = [_append_or_postpone(progress, topic, entry) for entry in topic.partitions]
         responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
     if not progress.postponed:
-        return _respond_when_acknowledged(broker, call, request, responses, progress.written, progress.written)
+        return _sync_then_respond(broker, call, request, responses, progress.written, progress.written)
     _notify(progress.written)
     run_in_slices(broker, call, _append_postponed_then_respond(progress, responses))
     return None
@@ -261,7 +253,7 @@ def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[
         return results.get(_key(topic, response.partition), response)
 
     responses = _replaced(responses, result_of)
-    response = _respond_when_acknowledged(broker, progress.call, progress.request, responses, new, written)
+    response = _sync_then_respond(broker, progress.call, progress.request, responses, new, written)
     if response is not None:
         progress.call.respond(response)
 
@@ -388,7 +380,7 @@ def _codec(records: bytes | memoryview) -> int:
     return records[22] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else Compression.NONE
 
 
-def _respond_when_acknowledged(
+def _sync_then_respond(
     broker: Broker,
     call: Call,
     body: ProduceRequest,
@@ -396,41 +388,41 @@ def _respond_when_acknowledged(
     new: Sequence[WrittenBatch],
     written: Sequence[WrittenBatch],
 ) -> ProduceResponse | None:
-    """Respond when ``acks`` allows it: at once, after the sync that ``flush.messages`` requires, or (acks=all) when the
-    high watermark has passed the batches, too.
+    """Sync the logs that ``flush.messages`` requires it of, and respond when ``acks`` allows it: at once or, with
+    acks=all, when the high watermark has passed the batches. Neither precedes the sync.
 
     Return the response if it is due now, or None if it is sent later or never (acks=0). ``written`` has all batches of
     the request, and ``new`` those of them whose watchers were not notified yet."""
     response = _response(broker, responses, call)
-    due: list[Partition] = []
-    replicated: list[tuple[Partition, int]] = []
     _notify(new)
+    unsynced: list[Partition] = []
     for partition, _, end in written:
-        if partition.followers is not None:
-            replicated.append((partition, end))
         # Decision acknowledged-after-sync (E-7): sync first | none due
         if must_sync(partition.log):
-            due.append(partition)
+            unsynced.append(partition)
         elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
             # A sync was due at the append, and another one has made it needless since.
             partition.log.advance_high_watermark(partition.log.log_end_offset)
             partition.changed()
     if body.acks == 0:
-        for partition in due:
+        for partition in unsynced:
             sync_led_then(broker.ports, [partition], nobody_waits)
         _end_without_response(call, response)
         return None
+    replicated = []
+    if body.acks == ALL:
+        replicated = [(partition, end) for partition, _, end in written if partition.followers is not None]
     # Decision acks-all (E-7): waits for replicas | leader suffices
-    if replicated and body.acks == ALL:
+    if replicated:
         acknowledge = callback(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
-        if due:
-            sync_led_then(broker.ports, due, acknowledge)
+        if unsynced:
+            sync_led_then(broker.ports, unsynced, acknowledge)
         else:
             acknowledge()
         return None
-    if not due:
+    if not unsynced:
         return response
-    sync_led_then(broker.ports, due, lambda: call.respond(response))
+    sync_led_then(broker.ports, unsynced, lambda: call.respond(response))
     return None
 
 
@@ -541,3 +533,19 @@ def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitio
 
 def _refused(index: int, error: Error, message: str | None = None) -> ProducePartitionResponse:
     return ProducePartitionResponse(index, error, error_message=message)
+
+
+# Unlike Kafka
+#
+# * For topics that are not compacted, bytes that are no records, wrong offsets in a batch, and timestamps outside those
+#   of the header are accepted. No part of the broker relies on them. A count of records that the bytes cannot contain
+#   with their codec is refused.
+# * Some batches that no client library writes are refused: with a delete horizon or an append time, with a transaction
+#   but no producer ID, with a producer ID but a negative epoch, and with timestamps in the header that are below -1, or
+#   too far ahead where those of the records are not.
+# * Of a partition that is named more than once the last batch counts also where an earlier one is invalid. Kafka then
+#   writes the last one all the same, and returns the error of the earlier one.
+# * ``crucible.unknown.producer.id.policy=reject`` demands sequence 0 of an unknown producer, and responds
+#   UNKNOWN_PRODUCER_ID to another one.
+# * No client may write to internal topics. Kafka lets any client do so whose ID is ``__admin_client``.
+# * A transactional batch without a transactional ID is refused alone, not with the whole request.

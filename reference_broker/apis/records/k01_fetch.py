@@ -11,36 +11,7 @@
 * A node that has no replica may not fetch as a follower: NOT_LEADER_OR_FOLLOWER, and UNKNOWN_LEADER_EPOCH if it names
   the leader epoch.
 
-Records and limits:
-* Unlike Kafka: records end with a whole batch. Kafka fills the remaining bytes with the beginning of the next one.
-* Unlike Kafka: a response to a follower has up to ``replica.fetch.response.max.bytes`` of this node, where that is more
-  than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers request.
-* Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
-* Unlike Kafka: there are no quotas.
-
-Sessions:
-* Unlike Kafka: a parked request gets INVALID_FETCH_SESSION_EPOCH as soon as a newer request of its session comes, and
-  FETCH_SESSION_ID_NOT_FOUND as soon as the session is closed or evicted. F-10 and F-9 hold here also for the moment of
-  the response. Kafka notices neither before the parked request completes, and compares only the epoch then. So an
-  overtaken request gets its error late and with the session's ID, and one whose session was evicted gets its partitions
-  with the ID of a session that no longer exists (IncrementalFetchContext.updateAndGenerateResponseData).
-* Unlike Kafka: a partition that sent data moves to the end of the list also in the full response that opens the
-  session, and partitions in error keep their place there. Kafka begins with the readable ones, in request order.
-* Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
-  ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND.
-* Unlike Kafka: each slot may have a session. Kafka has eight shards of slots, and declines one whose shard is full.
-* Unlike Kafka: a partition in error or with a preferred read replica is in each incremental response, but ends a wait
-  only when that is new, has changed, or the request named the partition. Kafka responds to each such fetch at once.
-* Unlike Kafka: where a session with last fetched epochs goes on in a version below 12, a divergence is omitted from the
-  response. Kafka fails to write it and returns UNSUPPORTED_VERSION.
-
-Replicas:
-* Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
-  of the new one. Kafka checks for the replica first. (The ID of a deleted topic is unknown, in a session, too.)
-* Unlike Kafka: a follower returns NOT_LEADER_OR_FOLLOWER for an offset beyond its log if the fetcher names no leader
-  epoch. Such a fetcher may take the follower for the leader, and would rewind.
-* Unlike Kafka: a session whose offset is not committed yet may get a preferred read replica only when the high
-  watermark moves.
+What Kafka does otherwise is at the end of this file.
 
 Version notes:
 * v9: the leader epoch that the fetcher knows is compared with the leader's.
@@ -180,3 +151,36 @@ def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request:
 
     call.on_closed(drop_partitions)
     unfinished.queue(callback(call, handle_queued))
+
+
+# Unlike Kafka
+#
+# Records and limits:
+# * Records end with a whole batch. Kafka fills the remaining bytes with the beginning of the next one.
+# * A response to a follower has up to ``replica.fetch.response.max.bytes`` of this node, where that is more than
+#   ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers request.
+# * An isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
+# * There are no quotas.
+#
+# Sessions:
+# * A parked request gets INVALID_FETCH_SESSION_EPOCH as soon as a newer request of its session comes, and
+#   FETCH_SESSION_ID_NOT_FOUND as soon as the session is closed or evicted. F-10 and F-9 hold here also for the moment
+#   of the response. Kafka notices neither before the parked request completes, and compares only the epoch then. So an
+#   overtaken request gets its error late and with the session's ID, and one whose session was evicted gets its
+#   partitions with the ID of a session that no longer exists (IncrementalFetchContext.updateAndGenerateResponseData).
+# * A partition that sent data moves to the end of the list also in the full response that opens the session, and
+#   partitions in error keep their place there. Kafka begins with the readable ones, in request order.
+# * A session of more than 250,000 partitions, or one that grows when all sessions together have reached
+#   ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND.
+# * Each slot may have a session. Kafka has eight shards of slots, and declines one whose shard is full.
+# * A partition in error or with a preferred read replica is in each incremental response, but ends a wait only when
+#   that is new, has changed, or the request named the partition. Kafka responds to each such fetch at once.
+# * Where a session with last fetched epochs goes on in a version below 12, a divergence is omitted from the response.
+#   Kafka fails to write it and returns UNSUPPORTED_VERSION.
+#
+# Replicas:
+# * A topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica of the new
+#   one. Kafka checks for the replica first. (The ID of a deleted topic is unknown, in a session, too.)
+# * A follower returns NOT_LEADER_OR_FOLLOWER for an offset beyond its log if the fetcher names no leader epoch. Such a
+#   fetcher may take the follower for the leader, and would rewind.
+# * A session whose offset is not committed yet may get a preferred read replica only when the high watermark moves.
