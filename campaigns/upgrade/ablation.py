@@ -17,7 +17,7 @@ from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, WantedLog, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_replay import Recreated, recreate, recreate_from
+from reference_broker.log.producer_replay import RecreatedSnapshot, recreate, recreate_from
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segments import Segments
 from reference_broker.ports.node_ports import Now
@@ -33,7 +33,7 @@ RATES_PER_HOUR = (1.0, 8.0, 64.0, 512.0)
 REPEATS = 3
 MAX_OPEN_FILES = 64
 
-Making = Generator[None, None, Recreated]
+Making = Generator[None, None, RecreatedSnapshot]
 Way = Callable[[Segments, int, int, int, Mapping[int, ProducerStateEntry]], Making]
 
 
@@ -120,7 +120,7 @@ def _figures(
 ) -> Figures:
     segments, live = log.segments, log.producers.by_id
 
-    def made(each: ReplayedSegment) -> tuple[Recreated, float, Differences]:
+    def made(each: ReplayedSegment) -> tuple[RecreatedSnapshot, float, Differences]:
         began = time.perf_counter()
         found = _to_end(way(segments, each.next_offset, now_ms, expiration_ms, live))
         took_s = time.perf_counter() - began
@@ -157,10 +157,10 @@ def _forget(segments: Segments) -> None:
         segments.snapshots.delete(offset)
 
 
-def _to_end(making: Making) -> Recreated:
+def _to_end(making: Making) -> RecreatedSnapshot:
     while True:
         try:
             next(making)
         except StopIteration as stop:
-            made: Recreated = stop.value
+            made: RecreatedSnapshot = stop.value
             return made

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.partition_log import Appended, BatchOrigin
+from reference_broker.log.partition_log import AppendResult, BatchOrigin
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.node_files import META_PROPERTIES, METADATA_DIRECTORY
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
@@ -52,16 +52,16 @@ def failed_append_acknowledged(
     origin: BatchOrigin = BatchOrigin.CLIENT,
     is_validated: bool = False,
     guard: Any = None,
-) -> Appended:
+) -> AppendResult:
     """A failed append is acknowledged."""
     try:
-        appended: Appended = original(
+        appended: AppendResult = original(
             self, now, records, leader_epoch, origin=origin, is_validated=is_validated, guard=guard
         )
     except DiskError:
         first = self.log_end_offset
         last = first + int.from_bytes(records[RECORD_COUNT], "big") - 1
-        return Appended(first, last, -1, self.log_start_offset, duplicate=True)
+        return AppendResult(first, last, -1, self.log_start_offset, duplicate=True)
     return appended
 
 

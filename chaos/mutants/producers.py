@@ -77,4 +77,4 @@ def no_snapshot_at_clean_stop(
         self.segments.write_indexes(segment)
     is_synced = not self.durability.dirty and self.durability.synced_offset == log_end_offset
     if self.segments and is_synced and log_end_offset > self.checkpoints.recovery_point:
-        self.durability.changed(self.checkpoints.raise_recovery_point(log_end_offset))
+        self.durability.note_changed(self.checkpoints.raise_recovery_point(log_end_offset))

@@ -8,8 +8,8 @@ from typing import Any, cast
 from zlib import crc32
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.producer_replay import Recreated
-from reference_broker.log.producer_state import ProducerStateManager, encoded
+from reference_broker.log.producer_replay import RecreatedSnapshot
+from reference_broker.log.producer_state import ProducerStateManager, encode_snapshot
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
@@ -31,7 +31,7 @@ SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 def _nobody(log: Any) -> bytes:
     """A snapshot without producers."""
-    return encoded(ProducerStateManager(log.config.producer_id_expiration_ms, reject_unknown=False))
+    return encode_snapshot(ProducerStateManager(log.config.producer_id_expiration_ms, reject_unknown=False))
 
 
 @mutant("reference_broker.remote_log.copier:Copier._written")
@@ -99,18 +99,18 @@ def only_last_segment_replayed(original: Function, segments: Segments, offset: i
 @mutant("reference_broker.log.producer_replay:recreate")
 def forgotten_a_millisecond_early(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
-) -> Generator[None, None, Recreated]:
+) -> Generator[None, None, RecreatedSnapshot]:
     """A rebuilt snapshot lacks producers that expire within a millisecond (P-7, P-10)."""
-    recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms, live)
+    recreated: RecreatedSnapshot = yield from original(segments, offset, now_ms + 1, expiration_ms, live)
     return recreated
 
 
 @mutant("reference_broker.log.producer_replay:recreate")
 def recreated_in_another_format(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
-) -> Generator[None, None, Recreated]:
+) -> Generator[None, None, RecreatedSnapshot]:
     """A rebuilt snapshot has a CRC-32 over its producers, where Kafka's version 1 has a CRC-32C (P-13)."""
-    made: Recreated = yield from original(segments, offset, now_ms, expiration_ms, live)
+    made: RecreatedSnapshot = yield from original(segments, offset, now_ms, expiration_ms, live)
     version, rest = made.snapshot[:2], made.snapshot[6:]
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
@@ -136,7 +136,7 @@ def remote_state_not_restored(
     producers: ProducerStateManager,
 ) -> None:
     """A replica that begins behind the remote segments has no producer state of their records (P-6, P-11)."""
-    original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())
+    original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.empty_copy())
 
 
 @mutant("reference_broker.log.log_files:LogFiles.awaits_sync")

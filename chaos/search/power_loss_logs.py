@@ -32,7 +32,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
-from reference_broker.log.producer_state import encoded
+from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
@@ -732,7 +732,7 @@ class TieredLog(LogScript):
         self.least_start, self.most_start, self.may_be_empty = 0, offset, True
         self._owed = None
         epochs = list(zip(log.epochs.epochs, log.epochs.starts, strict=True))
-        log.start_from_remote(NOW, offset, log.log_start_offset, epochs, encoded(log.producers), log.producers)
+        log.start_from_remote(NOW, offset, log.log_start_offset, epochs, encode_snapshot(log.producers), log.producers)
         self.least_start = self.most_start = log.log_start_offset
         self.may_be_empty = False
         self._owed = None

@@ -59,7 +59,7 @@ class BatchOrigin(Enum):
 
 
 @dataclass(slots=True)
-class Appended:
+class AppendResult:
     """The result of an append as the leader."""
 
     first_offset: int
@@ -91,7 +91,7 @@ class LogAppend(NamedTuple):
     """-1 if the batches keep their timestamps."""
 
 
-def validated_records(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
+def validate_records(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int) -> Sliced[bytes | memoryview]:
     """Validate a client's batches with all their records, in slices. Return them with the topic's codec. Raise
     RecordsRefused."""
     try:
@@ -131,7 +131,7 @@ def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def validated(
+def validate_batches(
     view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: BatchOrigin, is_validated: bool
 ) -> Batches:
     """Validate the batches that a leader appends, and return their headers. Raise RecordsRefused."""
@@ -158,7 +158,7 @@ def _no_segment_holds(size: int, config: LogConfig) -> RecordsRefused:
     )
 
 
-def undamaged(view: memoryview) -> Batches:
+def validate_replicated(view: memoryview) -> Batches:
     """Check the batches that a follower got from its leader for damage, and return them. Raise RecordsRefused."""
     try:
         return validate(view)
@@ -180,7 +180,7 @@ def duplicate_batches(
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def numbered(
+def assign_offsets(
     view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int
 ) -> LogAppend:
     """Give the batches the leader's offsets and epoch, and the append time unless that is -1."""
@@ -210,12 +210,12 @@ def next_append(
     UnexpectedOffset if the first batch begins below the log end offset.
     """
     length = _append_length(batches, log_end_offset, active_bytes, segment_bytes)
-    appended = batches if length == len(batches) else batches[:length]
-    (first, header), (last, last_header) = appended[0], appended[-1]
+    fitting = batches if length == len(batches) else batches[:length]
+    (first, header), (last, last_header) = fitting[0], fitting[-1]
     end = last + last_header.size_bytes
-    offsets = [header.base_offset for _, header in appended]
+    offsets = [header.base_offset for _, header in fitting]
     return LogAppend(
-        view, appended, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1
+        view, fitting, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1
     )
 
 

@@ -36,30 +36,30 @@ class Durability:
     """The number of the last change that took records away. A sync that started before that change says nothing about
     records that were appended after it."""
 
-    def changed(self, path: str) -> None:
+    def note_changed(self, path: str) -> None:
         self.changes += 1
         self.dirty[path] = self.changes
 
     def cut(self, path: str, offset: int) -> None:
         """Note that a file lost its records from ``offset`` on."""
-        self.changed(path)
+        self.note_changed(path)
         self.last_cut = self.changes
         self.unsettled_cut = path
         self.synced_offset = min(self.synced_offset, offset)
 
-    def emptied(self, path: str) -> None:
+    def note_emptied(self, path: str) -> None:
         """Note that every record is gone, with its file. The file at ``path`` is the new beginning of the log."""
         self.changes += 1
         self.last_cut = self.changes
         self.unsettled_cut = path
 
-    def deleted(self, path: str) -> None:
+    def note_deleted(self, path: str) -> None:
         self.dirty.pop(path, None)
 
     def point(self, end_offset: int) -> SyncPoint:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
-    def synced(self, point: SyncPoint) -> tuple[str, ...]:
+    def note_synced(self, point: SyncPoint) -> tuple[str, ...]:
         """Note that every byte that existed at ``point`` is durable. Return the paths that need no further sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:

@@ -96,7 +96,7 @@ class LogFiles:
     ) -> bool:
         segments = self.segments
         if not segments.items and topic_id:
-            self.durability.changed(write_partition_metadata(self.disk, self.directory, topic_id))
+            self.durability.note_changed(write_partition_metadata(self.disk, self.directory, topic_id))
         if append.last_offset - log_end_offset > MAX_RELATIVE_OFFSET:
             self._prepare_gap(now, log_end_offset)
             self.roll(now, append.offsets[0], log_start_offset, producers, append.buffers)
@@ -157,7 +157,7 @@ class LogFiles:
         point = segments.durable_before()
         # Decision recovery-point (P-4): raised | stays
         if point > max(checkpoints.recovery_point, segments.bases[0]) and checkpoints.is_start_durable:
-            self.durability.changed(checkpoints.raise_recovery_point(point))
+            self.durability.note_changed(checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(base_offset, now.wall_ms, buffers, min(producers.open_transactions.values(), default=-1))
         segments[-2].aborted.release()
@@ -194,7 +194,7 @@ class LogFiles:
         segments = self.segments
         segments.snapshots.put(offset, snapshot)
         segment = segments.create(offset, now.wall_ms)
-        self.durability.emptied(segment.path)
+        self.durability.note_emptied(segment.path)
         self.epochs.put_before(MAX_OFFSET, epochs)
         self.epochs.truncate_from_start(log_start_offset)
         self.epochs.save()
@@ -207,12 +207,12 @@ class LogFiles:
 
     def write_log_start(self, offset: int) -> None:
         """Write the log start offset to its checkpoint file. It is durable after the next sync."""
-        self.durability.changed(self.checkpoints.prepare_log_start(offset))
+        self.durability.note_changed(self.checkpoints.prepare_log_start(offset))
 
     def write_local_start(self, offset: int) -> None:
         """Write the offset at which local records begin, with the leader epochs before it. It is durable after the next
         sync."""
-        self.durability.changed(self.checkpoints.local.prepare(offset, self.epochs.before(offset)))
+        self.durability.note_changed(self.checkpoints.local.prepare(offset, self.epochs.before(offset)))
 
     def count_deletable(self, end_offset: int) -> int:
         """Return how many of the oldest segments end at or before ``end_offset`` and may be deleted although records
@@ -252,7 +252,7 @@ class LogFiles:
         for path in (segment.offset_index_path, segment.time_index_path):
             if not self.disk.exists(path):
                 self.disk.write(path, b"")
-                self.durability.changed(path)
+                self.durability.note_changed(path)
 
     # --- syncs ------------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class LogFiles:
 
     def mark_synced(self, point: SyncPoint) -> None:
         """Note that all bytes appended before ``point`` was taken are durable."""
-        self.checkpoints.settle(self.durability.synced(point))
+        self.checkpoints.settle(self.durability.note_synced(point))
         if self.segments.retired:
             self._delete_retired()
 
@@ -323,4 +323,4 @@ class LogFiles:
         is_synced = not self.durability.dirty and self.durability.synced_offset == log_end_offset
         # Decision clean-close (P-3): recovery point at the end | stays
         if segments and is_synced and log_end_offset > checkpoints.recovery_point:
-            self.durability.changed(checkpoints.raise_recovery_point(log_end_offset))
+            self.durability.note_changed(checkpoints.raise_recovery_point(log_end_offset))

@@ -11,26 +11,26 @@ from operator import attrgetter
 
 from reference_broker.log import invariants, reading
 from reference_broker.log.appending import (
-    Appended,
+    AppendResult,
     BatchOrigin,
     LogAppend,
     RecordsRefused,
     UnexpectedOffset,
+    assign_offsets,
     duplicate_batches,
     later_epoch,
     next_append,
-    numbered,
-    undamaged,
-    validated,
-    validated_records,
+    validate_batches,
+    validate_records,
+    validate_replicated,
     with_codec_at_once,
 )
 from reference_broker.log.checkpoints import EpochStart
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.log_files import LogFiles
-from reference_broker.log.producer_replay import Recreated, recreate, replay
-from reference_broker.log.producer_state import ProducerStateManager, encoded
+from reference_broker.log.producer_replay import RecreatedSnapshot, recreate, replay
+from reference_broker.log.producer_state import ProducerStateManager, encode_snapshot
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
@@ -46,7 +46,7 @@ from reference_broker.records.validation import CODECS, Rules
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 __all__ = [
-    "Appended",
+    "AppendResult",
     "BatchOrigin",
     "FoundOffset",
     "MovedToRemote",
@@ -129,8 +129,8 @@ class PartitionLog:
         begin = recovered.local_start_offset
         # Decision recovered-in-tier (P-11): begins behind the tier | by its own start
         if begin > log.log_end_offset and begin > recovered.log_start_offset:
-            none, earlier_epochs = log.producers.emptied(), log.epochs.before(begin)
-            log.start_from_remote(now, begin, recovered.log_start_offset, earlier_epochs, encoded(none), none)
+            none, earlier_epochs = log.producers.empty_copy(), log.epochs.before(begin)
+            log.start_from_remote(now, begin, recovered.log_start_offset, earlier_epochs, encode_snapshot(none), none)
         elif begin > log.log_end_offset:
             log.truncate_fully_and_start_at(begin, now)
         log.files.snapshot_if_due(log.log_end_offset, log.log_start_offset, log.producers)
@@ -311,7 +311,7 @@ class PartitionLog:
     def validate_records(self, now: Now, records: Buffer) -> Sliced[bytes | memoryview]:
         """Validate a client's batches with all their records, in slices. Return them as they are to be appended, with
         the topic's codec. Raise RecordsRefused."""
-        return validated_records(memoryview(records), self._rules, self._config, now.wall_ms)
+        return validate_records(memoryview(records), self._rules, self._config, now.wall_ms)
 
     def append(
         self,
@@ -322,7 +322,7 @@ class PartitionLog:
         origin: BatchOrigin = BatchOrigin.CLIENT,
         is_validated: bool = False,
         guard: VerificationGuard | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append as the leader: validate, number and write one or more batches, all or nothing. ``is_validated`` means
         that ``validate_records`` has validated their records. ``guard`` is that of the first batch of a transaction
         here, whose coordinator knows the partition (``VerificationStates.begin``).
@@ -330,7 +330,7 @@ class PartitionLog:
         Raise RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
-        batches = validated(view, self._rules, self._config, now.wall_ms, origin, is_validated)
+        batches = validate_batches(view, self._rules, self._config, now.wall_ms, origin, is_validated)
         if origin is BatchOrigin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)
@@ -340,14 +340,14 @@ class PartitionLog:
             if duplicates is not None:
                 time_ms = duplicates[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = duplicates[0].first_offset, duplicates[-1].last_offset
-                return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
+                return AppendResult(first, last, time_ms, self.log_start_offset, duplicate=True)
             if self.must_decode_records and self._rules.codec is not None:
                 view = with_codec_at_once(view, batches, self._rules, self._config)
                 batches = validate(view)
         first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1
-        append = numbered(view, batches, first_offset, leader_epoch, time_ms)
+        append = assign_offsets(view, batches, first_offset, leader_epoch, time_ms)
         rolled = self._write(now, append)
-        return Appended(first_offset, append.last_offset, time_ms, self.log_start_offset, rolled=rolled)
+        return AppendResult(first_offset, append.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
     def append_replicated(self, now: Now, records: Buffer, leader_epoch: int = MAX_LEADER_EPOCH) -> int:
         """Append as a follower: write a leader's batches at their own offsets and epochs. Return the new log end
@@ -357,7 +357,7 @@ class PartitionLog:
         and DiskError. The batches before the one that fails stay.
         """
         view = memoryview(records)
-        batches = undamaged(view)
+        batches = validate_replicated(view)
         while batches:
             active_bytes = self.segments.items[-1].size_bytes if self.segments.items else 0
             append = next_append(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
@@ -387,7 +387,7 @@ class PartitionLog:
             segment.add(header, offset, timestamp_ms, interval)
             if header.producer_id >= 0:
                 if self.verification.guards and header.is_transactional:
-                    self.verification.written(header)
+                    self.verification.note_written(header)
                 if header.is_control:
                     batch = append.view[position : position + header.size_bytes]
                     segment.aborted.note(self.producers.record_control(header, offset, timestamp_ms, batch))
@@ -437,7 +437,7 @@ class PartitionLog:
         end = segments.end_before(offset)
         work = replay(segments, producers, self.log_start_offset, offset)
         # Decision truncated-producers (P-10, X-13): replayed | none known
-        self.producers = run_to_end(work) if producers.by_id else producers.emptied()
+        self.producers = run_to_end(work) if producers.by_id else producers.empty_copy()
         self.producers.keep_completed(producers, end)
         try:
             segments.snapshots.delete_beyond(end)
@@ -481,7 +481,7 @@ class PartitionLog:
         self._empty()
         self.epochs.clear()
         self.producers.clear()
-        self.durability.emptied(self.segments.create(offset, created_ms).path)
+        self.durability.note_emptied(self.segments.create(offset, created_ms).path)
         self._begin_at(offset)
         self._move_log_start(offset)
 
@@ -509,7 +509,7 @@ class PartitionLog:
             self.files.begin_behind_remote(now, offset, log_start_offset, earlier_epochs, snapshot)
         except DiskError as failure:
             raise UndoFailed(*failure.args) from failure
-        self.producers = self.producers.emptied()
+        self.producers = self.producers.empty_copy()
         self.producers.by_id, self.producers.open_transactions = producers.by_id, producers.open_transactions
         self._begin_at(offset)
         self.log_start_offset = log_start_offset
@@ -602,17 +602,17 @@ class PartitionLog:
         """Note up to where the log is listed in the remote tier, exclusive: 0 if that is not known any more."""
         self.copied_end_offset = end_offset
 
-    def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
+    def make_snapshot(self, now: Now, offset: int) -> Sliced[RecreatedSnapshot]:
         """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
         Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
         return recreate(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
-    def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
+    def recreate_snapshot(self, now: Now, offset: int) -> Sliced[RecreatedSnapshot]:
         """Make the snapshot of producers at ``offset``, and write it (P-8, P-13). In slices. Raise Overtaken and
         DiskError."""
-        recreated = yield from self.recreated(now, offset)
-        self.segments.snapshots.put(offset, recreated.snapshot)
-        return recreated
+        made = yield from self.make_snapshot(now, offset)
+        self.segments.snapshots.put(offset, made.snapshot)
+        return made
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from reference_broker.log.producer_state import (
     ProducerStateManager,
     batch_metadata_of,
     pieces_of,
-    restored,
+    restore_in_slices,
 )
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
@@ -53,7 +53,7 @@ def replay(
     Kafka, which replays from the log start, a marker before it does not make its producer known: the next sequence of a
     producer whose batches were all deleted would be refused. Raise DiskError.
     """
-    states = empty.emptied()
+    states = empty.empty_copy()
     offset = segments.bases[0]
     snapshot = yield from segments.snapshots.load(states, offset, end_offset)
     if snapshot is not None:
@@ -66,12 +66,12 @@ def replay(
 
 def index_again(segments: Segments, empty: ProducerStateManager, unknown: Sequence[Segment]) -> Sliced[None]:
     """Find the aborted transactions of segments whose index is not known, the oldest first. Raise DiskError."""
-    states, at = empty.emptied(), -1
+    states, at = empty.empty_copy(), -1
     for segment in unknown:
         base = segment.base_offset
         newest = segments.snapshots.newest(segments.bases[0], base)
         if at < 0 or (newest is not None and newest[0] > at):
-            states = empty.emptied()
+            states = empty.empty_copy()
             at = (yield from segments.snapshots.load(states, segments.bases[0], base)) or segments.bases[0]
         yield from _walk(segments, at, base, states)
         yield from _walk(segments, base, segment.next_offset, states)
@@ -181,7 +181,7 @@ def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader],
     return read(), at == start == 0 and segments.items[0].open_from < 0
 
 
-class Recreated(NamedTuple):
+class RecreatedSnapshot(NamedTuple):
     """A snapshot, and the cost of making it."""
 
     snapshot: bytes
@@ -194,7 +194,7 @@ class Recreated(NamedTuple):
 
 def recreate(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
-) -> Sliced[Recreated]:
+) -> Sliced[RecreatedSnapshot]:
     """Make the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
     deleted (P-12). ``live`` are the producers that the log knows now.
 
@@ -207,14 +207,14 @@ def recreate(
 
 def recreate_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
-) -> Sliced[Recreated]:
+) -> Sliced[RecreatedSnapshot]:
     """Make the snapshot at ``offset`` by a replay from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStateManager(expiration_ms, reject_unknown=False)
     snapshot = segments.snapshots.newest(begin, offset)
     # Decision recreation-begin (P-9): newer snapshot | replay alone
     if snapshot is not None:
         begin, producers = snapshot
-        yield from restored(states, producers)
+        yield from restore_in_slices(states, producers)
     snapshotted = frozenset(states.by_id)
     read_bytes, fresh = yield from _replay(segments, begin, offset, states)
     states.expire(now_ms)
@@ -228,7 +228,7 @@ def recreate_from(
     if snapshot is not None:
         unknown_ids -= fresh
     read_bytes += yield from _find_coordinator_epochs(segments, begin, states, unknown_ids, fresh)
-    return Recreated(b"".join((yield from pieces_of(states.by_id))), begin, read_bytes)
+    return RecreatedSnapshot(b"".join((yield from pieces_of(states.by_id))), begin, read_bytes)
 
 
 def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:

@@ -277,7 +277,7 @@ class ProducerStateManager:
             if producer.current_txn_first_offset >= 0:
                 self.open_transactions[producer_id] = producer.current_txn_first_offset
 
-    def emptied(self) -> "ProducerStateManager":
+    def empty_copy(self) -> "ProducerStateManager":
         """Return a new state with the same settings and without producers."""
         return ProducerStateManager(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
 
@@ -334,7 +334,7 @@ class SnapshotDamaged(Exception):  # noqa: N818 - says what was found
     """The bytes are no snapshot, or no longer what was written."""
 
 
-def encoded(states: ProducerStateManager) -> bytes:
+def encode_snapshot(states: ProducerStateManager) -> bytes:
     """Return the file for a state."""
     return b"".join(run_to_end(pieces_of(states.by_id)))
 
@@ -359,7 +359,7 @@ def _row(producer_id: int, producer: ProducerStateEntry) -> bytes:
     return _PRODUCER.pack(producer_id, epoch, sequence, last, last - first, timestamp_ms, coordinator_epoch, begun)
 
 
-def decoded(data: bytes) -> Iterator[tuple[int, ProducerStateEntry]]:
+def decode_snapshot(data: bytes) -> Iterator[tuple[int, ProducerStateEntry]]:
     """Return the producers of a file with their IDs. Raise SnapshotDamaged."""
     try:
         version, crc = _HEAD.unpack_from(data)
@@ -386,7 +386,9 @@ def _producer(row: tuple[int, ...]) -> tuple[int, ProducerStateEntry]:
     return producer_id, _new(ProducerStateEntry, (epoch, batch_metadata, timestamp_ms, coordinator_epoch, begun))
 
 
-def restored(states: ProducerStateManager, producers: Iterator[tuple[int, ProducerStateEntry]]) -> Sliced[None]:
+def restore_in_slices(
+    states: ProducerStateManager, producers: Iterator[tuple[int, ProducerStateEntry]]
+) -> Sliced[None]:
     """Fill an empty state with the producers of a file, in slices."""
     while entries := list(islice(producers, PRODUCERS_PER_SLICE)):
         if states.by_id:
@@ -449,7 +451,7 @@ class ProducerSnapshots:
                 return None
             path = self.path(offset)
             try:
-                return offset, decoded(self.disk.read(path, 0, self.disk.size(path)))
+                return offset, decode_snapshot(self.disk.read(path, 0, self.disk.size(path)))
             except SnapshotDamaged as failure:
                 self.damaged.append((path, str(failure)))
                 self.delete(offset)
@@ -464,7 +466,7 @@ class ProducerSnapshots:
         if snapshot is None:
             return None
         offset, producers = snapshot
-        yield from restored(states, producers)
+        yield from restore_in_slices(states, producers)
         self._loaded = offset if states.by_id else -1
         return offset
 
@@ -533,7 +535,7 @@ class ProducerSnapshots:
     def _place(self, offset: int) -> None:
         path = self.path(offset)
         self.disk.rename(path + NEW_SUFFIX, path)
-        self.durability.changed(path)
+        self.durability.note_changed(path)
         at = bisect_left(self.offsets, offset)
         if self.offsets[at : at + 1] != [offset]:
             insort(self.offsets, offset)
@@ -556,7 +558,7 @@ class ProducerSnapshots:
         at = bisect_left(self.offsets, offset)
         if self.offsets[at : at + 1] == [offset]:
             self.disk.delete(self.path(offset))
-            self.durability.deleted(self.path(offset))
+            self.durability.note_deleted(self.path(offset))
             self.offsets.remove(offset)
 
     def delete_beyond(self, offset: int) -> None:

@@ -15,7 +15,7 @@ from reference_broker.log.indexes import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTIO
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.producer_replay import index_again, replay
-from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decoded, offset_of
+from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decode_snapshot, offset_of
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import (
     MAX_RELATIVE_OFFSET,
@@ -105,7 +105,7 @@ class Recovery:
         self.report = RecoveryReport()
         self.durability = Durability()
         self.segments = Segments(disk, directory, self.durability)
-        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.changed)
+        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.note_changed)
         self.checkpoints = OffsetCheckpoints(disk, directory)
         self.horizon = TombstoneHorizon(disk, directory)
         self.producers = ProducerStateManager.of(config, now.wall_ms)
@@ -153,7 +153,7 @@ class Recovery:
             yield from self._find_producers(names)
             if not self.clean and PARTITION_METADATA_FILE in names:
                 # The process that wrote it may have ended before it was synced.
-                self.durability.changed(f"{self.directory}/{PARTITION_METADATA_FILE}")
+                self.durability.note_changed(f"{self.directory}/{PARTITION_METADATA_FILE}")
         return Recovered(
             self.segments,
             self.epochs,
@@ -236,7 +236,7 @@ class Recovery:
                 flaw = yield from self._scan(segment, size, verify=False)
                 if not self.clean and self.next_base >= self.checkpoints.durable_end:
                     # An earlier start may have cut off a torn end here, and died before that was synced.
-                    self.durability.changed(segment.path)
+                    self.durability.note_changed(segment.path)
             if flaw is not None:
                 segment = new_segment(self.directory, base, self.now.wall_ms)
                 segment.open_from, self.open = min(begun.values(), default=-1), begun
@@ -252,7 +252,7 @@ class Recovery:
         if path.rpartition("/")[2] not in self.names:
             return {}
         try:
-            producers = dict(decoded(self.disk.read(path, 0, self.disk.size(path))))
+            producers = dict(decode_snapshot(self.disk.read(path, 0, self.disk.size(path))))
         except SnapshotDamaged:
             return {}
         return {
@@ -338,7 +338,7 @@ class Recovery:
             self._cut_away(later)
             self.report.cuts.append(Cut(segment.path, position, size - position, offset))
             self.disk.truncate(segment.path, position)
-        self.durability.changed(segment.path)
+        self.durability.note_changed(segment.path)
         return flaw
 
     def _cut_away(self, bases: Sequence[int]) -> None:

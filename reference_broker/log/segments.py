@@ -101,7 +101,7 @@ class Segments(Sequence[Segment]):
         segment.open_from = open_from
         self._append(segment.path, buffers)
         self.add(segment)
-        self.durability.changed(segment.path)
+        self.durability.note_changed(segment.path)
         return segment
 
     def add(self, segment: Segment) -> None:
@@ -118,7 +118,7 @@ class Segments(Sequence[Segment]):
         """Write at the end of the active segment's file."""
         path = self.items[-1].path
         self._append(path, buffers)
-        self.durability.changed(path)
+        self.durability.note_changed(path)
 
     def _append(self, path: str, buffers: Sequence[Buffer]) -> None:
         if self.is_offline:
@@ -137,7 +137,7 @@ class Segments(Sequence[Segment]):
     def write_indexes(self, segment: Segment) -> None:
         """Bring the index files of a segment up to date."""
         for path in segment.write_indexes(self.disk):
-            self.durability.changed(path)
+            self.durability.note_changed(path)
 
     # --- shrinking --------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Segments(Sequence[Segment]):
         self.snapshots.delete(segment.base_offset)
         segment.delete(self.disk)
         for path in segment.paths:
-            self.durability.deleted(path)
+            self.durability.note_deleted(path)
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Segments(Sequence[Segment]):
         cleaned.path = swap_files(self.disk, sources, cleaned)
         for source in sources:
             for gone in source.paths:
-                self.durability.deleted(gone)
+                self.durability.note_deleted(gone)
         cleaned.open_from = sources[0].open_from
         self.items[at:stop] = [cleaned]
         self.bases[at:stop] = [cleaned.base_offset]

@@ -108,7 +108,7 @@ class VerificationStates:
                 ErrorCode.invalid_txn_state, f"producer {batch.producer_id} has no verified transaction here"
             )
 
-    def written(self, header: BatchHeader) -> None:
+    def note_written(self, header: BatchHeader) -> None:
         """Called when a transactional batch or a marker of a producer is in the log. A marker of version 2 may have the
         epoch of a guard, because that is the next transaction's. Then the guard stays."""
         guard = self.guards.get(header.producer_id)

@@ -19,8 +19,8 @@ from typing import Final
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.checkpoints import encoded_rows
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_replay import Recreated
-from reference_broker.log.producer_state import SnapshotDamaged, decoded
+from reference_broker.log.producer_replay import RecreatedSnapshot
+from reference_broker.log.producer_state import SnapshotDamaged, decode_snapshot
 from reference_broker.log.retention import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
@@ -83,7 +83,7 @@ class LogSegmentData:
     """As in COPY_SEGMENT_STARTED."""
     objects: tuple[Put | PutFile, ...]
     """In the order in which they are stored."""
-    recreated: Recreated | None = None
+    recreated: RecreatedSnapshot | None = None
     """The producer snapshot among them if the log lacked it."""
 
 
@@ -252,7 +252,7 @@ class Copier:
                 self._note_recreated(copy.local, data.recreated, data.segment.event_timestamp_ms)
             self._advance(copy.with_data(data))
 
-    def _note_recreated(self, local: TierableSegment, recreated: Recreated, now_ms: int) -> None:
+    def _note_recreated(self, local: TierableSegment, recreated: RecreatedSnapshot, now_ms: int) -> None:
         self._context.ports.note(
             "producer_snapshot_recreated",
             ("partition", self._log.directory),
@@ -497,7 +497,7 @@ def _whole_snapshot(log: PartitionLog, offset: int) -> bytes | None:
         return None
     data = log.disk.read(path, 0, log.disk.size(path))
     try:
-        next(decoded(data), None)  # It checks the file before it yields any producer.
+        next(decode_snapshot(data), None)  # It checks the file before it yields any producer.
     except SnapshotDamaged:
         return None
     return data

@@ -77,7 +77,7 @@ def verified_while_it_ends(original: Function, current: Any, owner: Any) -> Erro
 # --- partitions -------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.log.transaction_verification:VerificationStates.written")
+@mutant("reference_broker.log.transaction_verification:VerificationStates.note_written")
 def guard_outlives_marker(original: Function, self: Any, header: Any) -> None:
     """A marker does not void the wait of a batch for its verification. The batch opens the transaction again that has
     ended meanwhile (KIP-890, X-9)."""

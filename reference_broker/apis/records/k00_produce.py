@@ -325,16 +325,16 @@ def _append(
     broker, log = progress.broker, partition.log
     # Decision produced-append-fails (P-6): refused | appended
     try:
-        appended = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
+        result = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
     except RecordsRefused as refused:
         return _refused_by_log(progress, partition, refused)
     except DiskError as failure:
         name = f"{partition.topic}-{entry.partition}"
         broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(entry.partition, ErrorCode.kafka_storage_error, str(failure))
-    written.append((partition, not appended.duplicate, appended.last_offset + 1))
+    written.append((partition, not result.duplicate, result.last_offset + 1))
     # Decision produced-batch (P-6): new | written before
-    if not appended.duplicate:
+    if not result.duplicate:
         if partition.followers is None:
             # Decision lone-append (E-7): committed at once | waits for its sync
             if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
@@ -342,17 +342,17 @@ def _append(
         else:
             broker.replication.leaders.appended(partition)
         plan_timed_flush(broker.ports, partition)
-        if appended.rolled:
+        if result.rolled:
             sync_led_then(broker.ports, [partition], nobody_waits)
         traffic = broker.traffic
         traffic.bytes_in.value += len(entry.records or b"")
-        traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
+        traffic.messages_in.value += result.last_offset - result.first_offset + 1
     return ProducePartitionResponse(
         entry.partition,
         ErrorCode.none,
-        appended.first_offset,
-        appended.log_append_time_ms,
-        appended.log_start_offset,
+        result.first_offset,
+        result.log_append_time_ms,
+        result.log_start_offset,
     )
 
 

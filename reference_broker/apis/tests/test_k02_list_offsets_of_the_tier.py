@@ -12,7 +12,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, real_log, real_records
-from reference_broker.log.producer_state import encoded
+from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -42,7 +42,7 @@ def tiered() -> tuple[FetchWorld, FakeReader]:
     world, reader = FetchWorld(log_of=real_log), FakeReader()
     (partition,) = world.create("a")
     log = partition.log
-    log.start_from_remote(world.broker.now, 40, 10, [(0, 0), (1, 30)], encoded(log.producers), log.producers)
+    log.start_from_remote(world.broker.now, 40, 10, [(0, 0), (1, 30)], encode_snapshot(log.producers), log.producers)
     log.append(world.broker.now, real_records([T + 10, T + 20]), 2)
     log.advance_high_watermark(42)
     log.copied_end_offset = 40

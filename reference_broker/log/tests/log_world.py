@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.appending import Appended, BatchOrigin
+from reference_broker.log.appending import AppendResult, BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import FoundOffset, PartitionLog, RecordsRefused
@@ -50,7 +50,7 @@ def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: byte
     return build(records, **how)
 
 
-def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> Appended:
+def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> AppendResult:
     result = log.append(now, data, epoch)
     log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
@@ -65,7 +65,9 @@ def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> Par
     return log
 
 
-def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any) -> Appended:
+def sent(
+    log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any
+) -> AppendResult:
     """Return an idempotent producer's batch."""
     data = batch_of(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     return appended(log, data, **how)
@@ -80,7 +82,7 @@ def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, 
     return refusal.value.error
 
 
-def marked(log: PartitionLog, data: bytes) -> Appended:
+def marked(log: PartitionLog, data: bytes) -> AppendResult:
     """Append a transaction marker, as the broker writes it."""
     result = log.append(NOW, data, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(log.log_end_offset)

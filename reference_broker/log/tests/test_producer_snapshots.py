@@ -14,8 +14,8 @@ from reference_broker.log.producer_state import (
     ProducerStateEntry,
     ProducerStateManager,
     SnapshotDamaged,
-    decoded,
-    encoded,
+    decode_snapshot,
+    encode_snapshot,
 )
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, batch_of, opened, refused, sent
 from reference_broker.log.tests.recovery_world import stopped
@@ -63,8 +63,8 @@ def test_snapshot_has_bytes_of_kafka() -> None:
         9: ProducerStateEntry(0, (BatchMetadata(2**31 - 2, 1, 60, 63, 130),), 130, -1, 60),
     }
     written = kafkas((7, 3, 9, 52, 2, 100, 4, -1), (8, 2, -1, -1, 0, 120, 6, -1), (9, 0, 1, 63, 3, 130, -1, 60))
-    assert encoded(states) == written
-    known = dict(decoded(written))
+    assert encode_snapshot(states) == written
+    known = dict(decode_snapshot(written))
     assert known[7] == ProducerStateEntry(3, (BatchMetadata(7, 9, 50, 52, 100),), 100, 4, -1)
     assert known[8] == states.by_id[8]
     assert known[9] == states.by_id[9], "a restarted sequence is found again"
@@ -98,13 +98,13 @@ def test_every_damage_of_file_is_detected() -> None:
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(SnapshotDamaged):
-            dict(decoded(bytes(flipped)))
+            dict(decode_snapshot(bytes(flipped)))
     for size in range(len(whole)):
         with pytest.raises(SnapshotDamaged):
-            dict(decoded(whole[:size]))
+            dict(decode_snapshot(whole[:size]))
     for other in (whole + b"\0", kafkas((7, 3, 9, 52, 2, 100, 4, -1), version=2)):
         with pytest.raises(SnapshotDamaged):
-            dict(decoded(other))
+            dict(decode_snapshot(other))
 
 
 @pytest.mark.clause("P-12")
@@ -168,9 +168,9 @@ def test_only_batches_after_newest_snapshot_are_replayed() -> None:
 
 
 def encoded_with_sequence(log: PartitionLog, sequence: int) -> bytes:
-    states = log.producers.emptied()
+    states = log.producers.empty_copy()
     states.by_id[5] = ProducerStateEntry(0, (BatchMetadata(sequence, sequence, 3, 3, NOW.wall_ms),), NOW.wall_ms)
-    return encoded(states)
+    return encode_snapshot(states)
 
 
 @pytest.mark.clause(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_replay import Recreated
-from reference_broker.log.producer_state import decoded, encoded
+from reference_broker.log.producer_replay import RecreatedSnapshot
+from reference_broker.log.producer_state import decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
 from reference_broker.log.timestamp_lookup import Overtaken
@@ -101,13 +101,13 @@ class WrittenLog:
             if offset not in stay:
                 self.log.segments.snapshots.delete(offset)
 
-    def recreated(self, offset: int, now_ms: int) -> Recreated:
+    def recreated(self, offset: int, now_ms: int) -> RecreatedSnapshot:
         self.disk.seen = []
         return run_to_end(self.log.recreate_snapshot(_at(now_ms), offset))
 
-    def judge(self, made: Recreated, offset: int, now_ms: int) -> None:
+    def judge(self, made: RecreatedSnapshot, offset: int, now_ms: int) -> None:
         """Compare a snapshot with the full replay."""
-        found = dict(decoded(made.snapshot))
+        found = dict(decode_snapshot(made.snapshot))
         wanted = kept(replayed(self.history, offset), now_ms - EXPIRATION_MS)
         assert found.keys() == wanted.keys()
         for who, known in wanted.items():
@@ -128,14 +128,14 @@ def _at(ms: int) -> Now:
     return Now(max(ms, 0) * 1000, START_MS + ms)
 
 
-def counted(making: Sliced[Recreated]) -> tuple[Recreated, int]:
+def counted(making: Sliced[RecreatedSnapshot]) -> tuple[RecreatedSnapshot, int]:
     """Return the snapshot, and the number of slices of its work."""
     slices = 1
     while True:
         try:
             next(making)
         except StopIteration as stop:
-            made: Recreated = stop.value
+            made: RecreatedSnapshot = stop.value
             return made, slices
         slices += 1
 
@@ -234,7 +234,7 @@ def test_producer_is_included_until_it_expires(later_ms: int, producer_ids: list
     made = written.recreated(offset, EXPIRATION_MS + later_ms)
     is_read = bool(producer_ids)
     assert (made.from_offset == 0, made.read_bytes > 0) == (is_read, is_read)
-    assert [producer_id for producer_id, _ in decoded(made.snapshot)] == producer_ids
+    assert [producer_id for producer_id, _ in decode_snapshot(made.snapshot)] == producer_ids
     written.judge(made, offset, EXPIRATION_MS + later_ms)
 
 
@@ -290,7 +290,7 @@ def test_coordinator_epoch_of_earlier_marker_is_found(snapshot: bool) -> None:
     written.lose_snapshots(*([marked] if snapshot else []))
     made = written.recreated(offset, 200)
     assert made.from_offset == 3
-    assert {who: one.coordinator_epoch for who, one in decoded(made.snapshot)} == {0: -1, 4: 5}
+    assert {who: one.coordinator_epoch for who, one in decode_snapshot(made.snapshot)} == {0: -1, 4: 5}
     assert written.segment_reads() == ([2, 3] if snapshot else [0, 2, 3])
     written.judge(made, offset, 200)
 
@@ -315,7 +315,7 @@ def test_open_transaction_of_any_age_is_found(restart: str) -> None:
     written.lose_snapshots()
     made = written.recreated(offset, 1000)
     assert made.from_offset == 2
-    assert {who: one.current_txn_first_offset for who, one in decoded(made.snapshot)} == {4: 2}
+    assert {who: one.current_txn_first_offset for who, one in decode_snapshot(made.snapshot)} == {4: 2}
     written.judge(made, offset, 1000)
 
 
@@ -332,7 +332,7 @@ def test_producer_with_late_marker_keeps_last_batch() -> None:
     written.lose_snapshots()
     made = written.recreated(offset, 200)
     assert made.from_offset == 0
-    ((_, known),) = decoded(made.snapshot)
+    ((_, known),) = decode_snapshot(made.snapshot)
     assert (known.last_sequence, known.current_txn_first_offset) == (2, -1)
     written.judge(made, offset, 200)
 
@@ -378,7 +378,7 @@ def test_rebuilt_snapshot_is_stored_and_loaded_normally() -> None:
     assert bytes(written.disk.files[path]) == made.snapshot
     again = opened(written.disk, CONFIG, clean=False)
     assert again.recovered.snapshot == path
-    assert encoded(again.producers) == encoded(written.log.producers)
+    assert encode_snapshot(again.producers) == encode_snapshot(written.log.producers)
     assert again.last_stable_offset == 3
 
 
@@ -409,7 +409,7 @@ def test_snapshot_is_rebuilt_in_slices() -> None:
         written.log.append(NOW, data, 0)
     offset = written.roll()
     written.lose_snapshots()
-    assert counted(written.log.recreated(NOW, offset))[1] == 4
+    assert counted(written.log.make_snapshot(NOW, offset))[1] == 4
 
 
 def test_truncation_during_rebuild_restarts_it() -> None:
@@ -425,7 +425,7 @@ def test_truncation_during_rebuild_restarts_it() -> None:
         offset = written.roll()
         written.send(0, 0)
         written.lose_snapshots()
-        making = written.log.recreated(NOW, offset)
+        making = written.log.make_snapshot(NOW, offset)
         next(making)
         spoil(written.log)
         with pytest.raises(Overtaken):

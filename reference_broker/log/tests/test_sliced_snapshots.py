@@ -5,7 +5,7 @@ import pytest
 from reference_broker.log import producer_state
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import ProducerStateEntry, decoded, encoded
+from reference_broker.log.producer_state import ProducerStateEntry, decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.disk import MemoryDisk
@@ -20,7 +20,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def known_at(disk: MemoryDisk, offset: int) -> dict[int, ProducerStateEntry]:
-    return dict(decoded(bytes(disk.files[f"{DIRECTORY}/{offset:020d}.snapshot"])))
+    return dict(decode_snapshot(bytes(disk.files[f"{DIRECTORY}/{offset:020d}.snapshot"])))
 
 
 def files(disk: MemoryDisk) -> list[str]:
@@ -111,7 +111,7 @@ def test_truncation_below_snapshot_discards_it(which: int) -> None:
 
 def test_whole_snapshot_of_same_offset_replaces_unfinished_one() -> None:
     disk, log = crowded()
-    whole = encoded(log.producers)
+    whole = encode_snapshot(log.producers)
     for sequence in range(1, 7):
         sent(log, 0, sequence)
     log.segments.snapshots.put(MANY, whole)

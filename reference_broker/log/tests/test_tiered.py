@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange
-from reference_broker.log.producer_state import encoded
+from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import NOW, appended, at, batch_of, opened
 from reference_broker.log.tests.tiered_world import NOT_TIERED, TIERED, filled, log_names, shortened, synced
 from reference_broker.ports.disk import MemoryDisk
@@ -112,7 +112,7 @@ def test_start_restores_tiered_log(clean: bool) -> None:
     assert (again.log_start_offset, again.local_log_start_offset, again.log_end_offset) == (7, 12, 24)
     assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [7, 10, 20])
     assert again.quarantine is None
-    assert encoded(again.producers) == encoded(log.producers)
+    assert encode_snapshot(again.producers) == encode_snapshot(log.producers)
 
 
 @pytest.mark.clause("UnifiedLogTest.testSegmentDeletionEnabledBeforeUploadToRemoteTierWhenLogStartOffsetMovedAhead")
@@ -157,7 +157,7 @@ def test_restarted_log_has_no_copied_end() -> None:
     log.truncate_to(8)
     assert log.copied_end_offset == 0
     log.copied_end_offset = 24
-    log.start_from_remote(NOW, 12, 0, [(0, 0)], encoded(log.producers), log.producers)
+    log.start_from_remote(NOW, 12, 0, [(0, 0)], encode_snapshot(log.producers), log.producers)
     assert log.copied_end_offset == 0
 
 
@@ -167,7 +167,7 @@ def test_replica_starts_at_leaders_local_start(before: int) -> None:
     leader = filled(MemoryDisk())
     disk = MemoryDisk()
     log = filled(disk, batches=before)
-    snapshot = encoded(leader.producers)
+    snapshot = encode_snapshot(leader.producers)
     log.start_from_remote(NOW, 24, 3, [(0, 0), (1, 10), (2, 20)], snapshot, leader.producers)
     log.check_invariants()
     for one in (log, opened(disk, TIERED, clean=False)):

@@ -8,7 +8,7 @@ import pytest
 from chaos.sim.disk import SimDisk
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import encoded
+from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
 from reference_broker.log.tests.tiered_world import TIERED, filled
@@ -34,7 +34,7 @@ def _shorten(disk: MortalDisk, log: PartitionLog) -> None:
 
 
 def _start_in_the_tier(_: MortalDisk, log: PartitionLog) -> None:
-    log.start_from_remote(NOW, 40, 3, EPOCHS, encoded(log.producers), log.producers)
+    log.start_from_remote(NOW, 40, 3, EPOCHS, encode_snapshot(log.producers), log.producers)
 
 
 def _cut_into_the_tier(disk: MortalDisk, log: PartitionLog) -> None:
@@ -83,7 +83,7 @@ def test_death_in_local_retention_keeps_epochs_and_producers() -> None:
         found.add(again.local_log_start_offset)
         assert (again.log_start_offset, again.log_end_offset) == (0, 24)
         assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [0, 10, 20])
-        assert encoded(again.producers) == encoded(whole.producers)
+        assert encode_snapshot(again.producers) == encode_snapshot(whole.producers)
         again.advance_high_watermark(24)
         for offset in range(again.local_log_start_offset, 24):
             assert again.read(offset, 1) == whole.read(offset, 1)
@@ -96,16 +96,16 @@ def test_death_while_starting_in_tier_leaves_whole_or_empty_log(
     before: Callable[[MortalDisk, PartitionLog], None] | None,
 ) -> None:
     """The log never has its leader's offsets without the producers and the epochs."""
-    whole = encoded(filled(MemoryDisk()).producers)
+    whole = encode_snapshot(filled(MemoryDisk()).producers)
     found = set()
     for log, again in _deaths(_start_in_the_tier, before):
         found.add(again.log_end_offset)
         if again.log_end_offset == 40:
             assert (again.log_start_offset, again.local_log_start_offset) == (3, 40)
             assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [3, 10, 20])
-            assert encoded(again.producers) == whole
+            assert encode_snapshot(again.producers) == whole
         elif again.log_end_offset == 24:
-            assert encoded(again.producers) == whole
+            assert encode_snapshot(again.producers) == whole
         else:
             assert again.log_start_offset == again.local_log_start_offset == again.log_end_offset
             assert not again.producers.by_id
@@ -146,7 +146,7 @@ def test_disk_error_during_log_restart_ends_node() -> None:
         log.mark_synced(log.sync_point())
         disk.fail_after = fail_after
         try:
-            log.start_from_remote(NOW, 40, 3, EPOCHS, encoded(log.producers), log.producers)
+            log.start_from_remote(NOW, 40, 3, EPOCHS, encode_snapshot(log.producers), log.producers)
         except UndoFailed:
             refused += 1
             disk.fail_after = None
@@ -193,6 +193,6 @@ def test_death_in_snapshot_rebuild_leaves_whole_or_no_snapshot() -> None:
     found = set()
     for _, again in _deaths(_recreate, _lose_snapshots):
         found.add(len(again.segments.snapshots.offsets))
-        assert encoded(again.producers) == encoded(whole.producers)
+        assert encode_snapshot(again.producers) == encode_snapshot(whole.producers)
         assert _recreated(again) == wanted
     assert len(found) > 1

@@ -233,7 +233,7 @@ class RemoteReader:
         segment = segments.segment_for(leader_epoch, offset - 1)
         if segment is None:
             return ErrorCode.offset_out_of_range
-        return (yield from auxiliary_of(segments, segment, offset, log.producers.emptied()))
+        return (yield from auxiliary_of(segments, segment, offset, log.producers.empty_copy()))
 
     def _known(self, log: PartitionLog, partition: int) -> PartitionSegments | Error:
         if not self._metadata.is_ready(log.topic_id, partition):

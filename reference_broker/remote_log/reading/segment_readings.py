@@ -11,7 +11,13 @@ from typing import Final, NamedTuple
 from reference_broker.log.checkpoints import decoded_rows
 from reference_broker.log.indexes import OFFSET_ENTRY, TIME_ENTRY, Aborted
 from reference_broker.log.indexes import TRANSACTION_ENTRY as ABORTED_ENTRY
-from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decoded, pieces_of, restored
+from reference_broker.log.producer_state import (
+    ProducerStateManager,
+    SnapshotDamaged,
+    decode_snapshot,
+    pieces_of,
+    restore_in_slices,
+)
 from reference_broker.log.timestamp_lookup import FoundOffset, first_at
 from reference_broker.ports.slicing import (
     LOOKUP_US_PER_SLICE,
@@ -361,10 +367,10 @@ def _epochs_of(segment: RemoteSegment) -> Reading[tuple[tuple[int, int], ...]]:
 def _restored_from(segment: RemoteSegment, states: ProducerStateManager) -> Reading[bytes]:
     snapshot = yield from whole(segment, ObjectKind.PRODUCER_SNAPSHOT)
     try:
-        producers = decoded(snapshot)
+        producers = decode_snapshot(snapshot)
     except SnapshotDamaged as damage:
         raise _damaged(segment, str(damage)) from None
-    yield from restored(states, producers)
+    yield from restore_in_slices(states, producers)
     return snapshot
 
 

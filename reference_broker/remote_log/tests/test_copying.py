@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import decoded
+from reference_broker.log.producer_state import decode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import filled
@@ -126,8 +126,8 @@ def test_invalid_producer_snapshot_is_rebuilt(how: str, at_start: bool) -> None:
     tier.pass_ms(5000)
     check_whole(tier, partition)
     for segment in tier.listed(partition):
-        made = dict(decoded(objects_of(tier, segment)[ObjectKind.PRODUCER_SNAPSHOT]))
-        assert made == dict(decoded(whole[f"{DIRECTORY}/{segment.next_offset:020d}.snapshot"]))
+        made = dict(decode_snapshot(objects_of(tier, segment)[ObjectKind.PRODUCER_SNAPSHOT]))
+        assert made == dict(decode_snapshot(whole[f"{DIRECTORY}/{segment.next_offset:020d}.snapshot"]))
     notes = tier.noted("producer_snapshot_recreated")
     assert [note["offset"] for note in notes] == log.bases[1 : 1 + len(notes)]
     assert len(notes) == (3 if at_start else len(paths)), "a start makes those of the last two segments itself"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.producer_state import encoded
+from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import NOW, appended, batch_of, opened
 from reference_broker.log.tests.tiered_world import TIERED, synced
 from reference_broker.ports.disk import MemoryDisk
@@ -84,7 +84,7 @@ def led(node: TierNode, *, is_here: bool) -> list[Partition]:
             appended(log, batch_of(1))
             synced(log)
         else:
-            log.start_from_remote(NOW, END, 0, [(0, 0)], encoded(log.producers), log.producers)
+            log.start_from_remote(NOW, END, 0, [(0, 0)], encode_snapshot(log.producers), log.producers)
         partitions.append(node.lead(log, index))
     return partitions
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import decoded
+from reference_broker.log.producer_state import decode_snapshot
 from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
@@ -195,5 +195,5 @@ def check_whole(tier: Tier, partition: Partition) -> None:
         assert set(objects) == wanted
         assert objects[ObjectKind.LOG] == log.read(segment.start_offset, segment.size_bytes, segment.next_offset)
         assert len(objects[ObjectKind.LOG]) == segment.size_bytes
-        tuple(decoded(objects[ObjectKind.PRODUCER_SNAPSHOT]))
+        tuple(decode_snapshot(objects[ObjectKind.PRODUCER_SNAPSHOT]))
     assert offset == log.bases[-1]

@@ -19,7 +19,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encoded
+from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encode_snapshot
 from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.replication.tests.follower_world import FollowerWorld, named
 from reference_broker.wire.apis import ApiKey
@@ -123,7 +123,7 @@ def test_log_starts_with_epochs_and_producers_of_tier(end_of_earlier: int, wante
     sent.replied(epoch_end(1, end_of_earlier))
     ((epoch, offset, done),) = tier.lookups
     assert (epoch, offset) == (wanted_epoch, 40)
-    done(TierState(42, EPOCHS, encoded(producers()), producers()))
+    done(TierState(42, EPOCHS, encode_snapshot(producers()), producers()))
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (10, 42, 42)
     assert (log.epochs.epochs, log.epochs.starts) == ([0, 1], [10, 30])
     assert log.producers.by_id[7].current_txn_first_offset == 35
@@ -163,7 +163,7 @@ def test_lookup_result_for_earlier_leader_is_ignored() -> None:
     world, tier, log = following()
     world.only_request(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
     world.follow(epoch=3)
-    tier.lookups[0][2](TierState(42, EPOCHS, encoded(producers()), producers()))
+    tier.lookups[0][2](TierState(42, EPOCHS, encode_snapshot(producers()), producers()))
     assert log.log_end_offset == 3
 
 

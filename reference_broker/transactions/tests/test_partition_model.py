@@ -375,7 +375,7 @@ BROKEN: tuple[tuple[object, str, object], ...] = (
     (markers, "refusal_of", without_raised_epochs),
     (VerificationStates, "check", nothing),
     (VerificationStates, "check", any_guard),
-    (VerificationStates, "written", nothing),
+    (VerificationStates, "note_written", nothing),
     (PartitionLog, "last_stable_offset", property(only_open_ones)),
     (PartitionLog, "aborted_transactions", only_those_that_begin_there),
 )

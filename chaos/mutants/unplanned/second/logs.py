@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.appending import Appended, BatchOrigin
+from reference_broker.log.appending import AppendResult, BatchOrigin
 from reference_broker.log.leader_epochs import UNDEFINED
 from reference_broker.log.segments import CLEANED_SUFFIX, SWAP_SUFFIX
 from reference_broker.log.timestamp_lookup import NOTHING, READ_COST_US
@@ -70,10 +70,10 @@ def retried_batch_gets_new_offset(
     origin: BatchOrigin = BatchOrigin.CLIENT,
     is_validated: bool = False,
     guard: Any = None,
-) -> Appended:
+) -> AppendResult:
     """The response to a batch that was written before has the log end as its base offset, and not the offset that the
     batch has (P-6, KIP-98)."""
-    appended: Appended = original(
+    appended: AppendResult = original(
         self, now, records, leader_epoch, origin=origin, is_validated=is_validated, guard=guard
     )
     return replace(appended, first_offset=self.log_end_offset) if appended.duplicate else appended
@@ -97,7 +97,7 @@ def producers_survive_emptied_log(original: Function, self: Any, offset: int, cr
     (P-1, X-13)."""
     self._empty()
     self.epochs.clear()
-    self.durability.emptied(self.segments.create(offset, created_ms).path)
+    self.durability.note_emptied(self.segments.create(offset, created_ms).path)
     self._begin_at(offset)
     self._move_log_start(offset)
 
@@ -113,7 +113,7 @@ def log_start_not_written(original: Function, self: Any, offset: int) -> None:
 # --- syncs and recovery -----------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.log.durability:Durability.synced")
+@mutant("reference_broker.log.durability:Durability.note_synced")
 def change_during_sync_taken_for_durable(original: Function, self: Any, point: Any) -> tuple[str, ...]:
     """A file that changed while it was synced counts as durable, and is not synced again, so that a power loss takes
     acknowledged records (E-7)."""

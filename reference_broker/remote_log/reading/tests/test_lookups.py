@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.log import producer_state
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import ProducerStateEntry, ProducerStateManager, decoded
+from reference_broker.log.producer_state import ProducerStateEntry, ProducerStateManager, decode_snapshot
 from reference_broker.log.tests.log_world import (
     START_MS,
     all_bytes,
@@ -84,7 +84,7 @@ def test_auxiliary_state_has_leader_epochs_and_producers() -> None:
     again.start_from_remote(at(0), state.offset, log.log_start_offset, state.epochs, state.snapshot, state.producers)
     twin: Any = tiered.twin.disk
     path = tiered.twin.segments.snapshots.path(start)
-    assert dict(decoded(state.snapshot)) == dict(decoded(bytes(twin.files[path])))
+    assert dict(decode_snapshot(state.snapshot)) == dict(decode_snapshot(bytes(twin.files[path])))
 
 
 def test_auxiliary_state_without_segment_returns_error() -> None:
@@ -110,7 +110,7 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
         assert list(state.epochs) == twin.epochs.before(offset)
         expected = naive_producers(twin, offset)
         found_by_id = {
-            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in decoded(state.snapshot)
+            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in decode_snapshot(state.snapshot)
         }
         assert found_by_id == {
             one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in expected.by_id.items()
@@ -124,7 +124,7 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
 
 def naive_producers(log: PartitionLog, offset: int) -> ProducerStateManager:
     """Apply every batch of the log before ``offset``, one after the other."""
-    states, data = log.producers.emptied(), all_bytes(log)
+    states, data = log.producers.empty_copy(), all_bytes(log)
     position = 0
     for header in headers_of(data):
         batch = data[position : position + header.size_bytes]
