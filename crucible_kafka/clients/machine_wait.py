@@ -6,7 +6,6 @@ the clients was ready and did not run (Linux; elsewhere only the naps count).
 
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,9 +23,12 @@ NANOSECONDS: Final = 1e9
 class MachineWait:
     """Measures from its start on."""
 
-    def __init__(self) -> None:
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self.suite_s = 0.0
         """The sum by which naps were too long, in seconds."""
+        self._proc = proc
+        self._clients: dict[int, tuple[float, float]] = {}
+        """What each client's process had run and waited when it was added, in seconds."""
         self._over = threading.Event()
         threading.Thread(target=self._nap, name="machine-wait", daemon=True).start()
 
@@ -41,19 +43,31 @@ class MachineWait:
     def end(self) -> None:
         self._over.set()
 
-    def starved(self, pids: Iterable[int]) -> str:
-        """Return how long this process or those of clients have waited if that is too long, or an empty string."""
-        waits = {"the suite": self.suite_s, "a client": max(map(client_wait_s, pids), default=0.0)}
+    def add(self, pid: int) -> None:
+        """Count what a client's process waits from now on: no bound is about its start."""
+        self._clients[pid] = _run_and_wait_s(pid, self._proc)
+
+    def starved(self) -> str:
+        """Return how long this process or a client have waited if that is too long, or an empty string."""
+        client_s = max(map(self._client_wait_s, self._clients), default=0.0)
+        waits = {"the suite": self.suite_s, "a client": client_s}
         return " and ".join(f"{who} waited for {wait_s:.1f} s" for who, wait_s in waits.items() if wait_s >= STARVED_S)
 
+    def _client_wait_s(self, pid: int) -> float:
+        """Return 0 if the process has ended, or kept the processors busy itself."""
+        run_s, wait_s = _run_and_wait_s(pid, self._proc)
+        run_before_s, wait_before_s = self._clients[pid]
+        waited_s = wait_s - wait_before_s
+        return waited_s if waited_s >= TIMES_ITS_RUN * (run_s - run_before_s) else 0.0
 
-def client_wait_s(pid: int, proc: Path = Path("/proc")) -> float:
-    """Return the longest time for which a thread of a process was ready and did not run, in seconds. It is 0 if the
-    process has ended, or kept the processors busy itself."""
+
+def _run_and_wait_s(pid: int, proc: Path) -> tuple[float, float]:
+    """Return the processor time of a process, and the longest time for which one of its threads was ready and did not
+    run, in seconds. Both are 0 for a process that has ended."""
     run_s, wait_s = 0.0, 0.0
     for path in (proc / f"{pid}" / "task").glob("*/schedstat"):
         with suppress(OSError, ValueError):
             run, wait, _ = path.read_text().split()
             run_s += int(run) / NANOSECONDS
             wait_s = max(wait_s, int(wait) / NANOSECONDS)
-    return wait_s if wait_s >= TIMES_ITS_RUN * run_s else 0.0
+    return run_s, wait_s

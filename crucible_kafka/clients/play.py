@@ -198,6 +198,7 @@ class Play:
         if beside is None:
             process = AdapterProcess(self._command)
             self._processes.append(process)
+            self._machine.add(process.pid)
         else:
             process = beside.process
         client = kind(self, process, name, settings)
@@ -350,7 +351,7 @@ class Play:
     def starved(self) -> str:
         """Return how long the suite and its clients have waited for the machine if that is too long to judge bounds, or
         an empty string."""
-        return self._machine.starved(process.pid for process in self._processes)
+        return self._machine.starved()
 
     def unfired(self) -> str:
         """Return the sentence about the first rule that has never fired, or an empty string."""

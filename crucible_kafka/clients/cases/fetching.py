@@ -30,6 +30,8 @@ KIP_320: Final = "KIP-320; OffsetsForLeaderEpochUtils.java; SubscriptionState.ja
 RESET: Final = "auto.offset.reset; FetchCollector.java, handleInitializeErrors"
 OFFSET: Final = 4
 DELETED: Final = 5
+OF_MARKER: Final = 5
+"""The offset of the marker of the first transaction."""
 NO_EPOCHS: Final = "The client sends no leader epochs (KIP-320)"
 EMPTY_TIMES: Final = 5
 LIMIT_BYTES: Final = 1000
@@ -134,9 +136,65 @@ def aborted_unsorted(at: Play) -> None:
     rewrites = {0: transactional(1), 5: transactional(2), 10: marker(1, commit=False), 11: marker(2, commit=False)}
     aborted = [AbortedTransaction(2, 5), AbortedTransaction(1, 0)]
     on_data(at, lambda one: replace(one, records=rewritten(one.records, rewrites), aborted_transactions=aborted), None)
+    _reads_committed(at, topic, committed)
+
+
+@case("fetching/aborted-twice", MUST, KIP_98, needs=("consumer", "transactions"))
+def aborted_twice(at: Play) -> None:
+    """One producer aborts two transactions, and both come in one response: a consumer with read_committed gets neither,
+    and reads what comes behind them."""
+    topic = at.topic()
+    at.write(topic, 5)
+    at.write(topic, 1)
+    at.write(topic, 5)
+    at.write(topic, 1)
+    committed = at.write(topic, 5)
+    of_one, aborted_one = transactional(1), marker(1, commit=False)
+    rewrites = {0: of_one, 5: aborted_one, 6: of_one, 11: aborted_one}
+    aborted = [AbortedTransaction(1, 0), AbortedTransaction(1, 6)]
+    on_data(at, lambda one: replace(one, records=rewritten(one.records, rewrites), aborted_transactions=aborted), None)
+    _reads_committed(at, topic, committed)
+
+
+@case("fetching/abort-marker-later", MUST, KIP_98, needs=("consumer", "transactions"))
+def abort_marker_later(at: Play) -> None:
+    """The records of an aborted transaction come in one response, and its marker in the next one, as with any
+    transaction that is larger than a response: a consumer with read_committed does not get them."""
+    topic = at.topic()
+    at.write(topic, 5)
+    at.write(topic, 1)
+    committed = at.write(topic, 5)
+    rewrites = {0: transactional(1), 5: marker(1, commit=False)}
+
+    def change(one: Any) -> Any:
+        records = rewritten(one.records, rewrites)
+        _, first = next(iterate(records))
+        is_begin = first.base_offset == 0
+        aborted = [AbortedTransaction(1, 0)] if first.base_offset <= OF_MARKER else []
+        return replace(one, records=records[: first.size_bytes] if is_begin else records, aborted_transactions=aborted)
+
+    on_data(at, change, None)
+    _reads_committed(at, topic, committed)
+
+
+@case("fetching/abort-marker-alone", MUST, f"{KIP_98}; platformatic/kafka#391", needs=("consumer", "transactions"))
+def abort_marker_alone(at: Play) -> None:
+    """The marker of an aborted transaction comes, and the response does not list it, because it has no records in this
+    partition: a consumer with read_committed reads on behind it."""
+    topic = at.topic()
+    before, _, after = at.write(topic, 5), at.write(topic, 1), at.write(topic, 5)
+    on_data(
+        at,
+        lambda one: replace(one, records=rewritten(one.records, {5: marker(2, commit=False)}), aborted_transactions=[]),
+        None,
+    )
+    _reads_committed(at, topic, [*before, *after])
+
+
+def _reads_committed(at: Play, topic: str, wanted: list[str]) -> None:
     consumer = at.consumer(isolation="read_committed")
     consumer.assign(topic)
-    at.reads(consumer, committed)
+    at.reads(consumer, wanted)
     at.error("errors of the application", consumer.errors, [])
 
 

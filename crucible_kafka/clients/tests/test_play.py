@@ -23,7 +23,7 @@ from crucible_kafka.clients.case import (
 )
 from crucible_kafka.clients.cases import ORDER, UnknownCase, all_cases, chosen
 from crucible_kafka.clients.client_command import ClientOptions, run
-from crucible_kafka.clients.machine_wait import MachineWait, client_wait_s
+from crucible_kafka.clients.machine_wait import MachineWait
 from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import Play, at_least, one_of, play_case
 from crucible_kafka.clients.protocol import AdapterInfo
@@ -101,19 +101,29 @@ def test_red_case_on_a_starved_machine_is_not_judged(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_wait_for_the_machine_counts_from_half_of_the_slack_on(tmp_path: Path) -> None:
+def test_wait_for_the_machine_counts_from_half_of_the_slack_on() -> None:
     machine = MachineWait()
     machine.end()
     machine.suite_s = 2.9
-    assert machine.starved([]) == ""
+    assert machine.starved() == ""
     machine.suite_s = 3.5
-    assert machine.starved([]) == "the suite waited for 3.5 s"
-    for pid, (run_s, wait_s) in {7: (1, 8), 8: (9, 9)}.items():
-        (tmp_path / f"{pid}" / "task" / "1").mkdir(parents=True)
-        (tmp_path / f"{pid}" / "task" / "1" / "schedstat").write_text(f"{run_s}000000000 {wait_s}000000000 5")
-    assert client_wait_s(7, tmp_path) == 8.0
-    assert client_wait_s(8, tmp_path) == 0.0, "it has kept the processors busy itself"
-    assert client_wait_s(9, tmp_path) == 0.0, "it has ended"
+    assert machine.starved() == "the suite waited for 3.5 s"
+
+
+@pytest.mark.parametrize(
+    ("run_s", "wait_s", "words"),
+    [(1, 8, ""), (2, 12, "a client waited for 4.0 s"), (4, 12, ""), (0, 0, "")],
+    ids=["it waited before", "it waits", "it is busy itself", "it has ended"],
+)
+def test_wait_of_a_client_counts_from_its_start_on(tmp_path: Path, run_s: int, wait_s: int, words: str) -> None:
+    times = tmp_path / "7" / "task" / "8" / "schedstat"
+    times.parent.mkdir(parents=True)
+    times.write_text("1000000000 8000000000 5\n")
+    machine = MachineWait(tmp_path)
+    machine.end()
+    machine.add(7)
+    times.write_text(f"{run_s}000000000 {wait_s}000000000 9\n")
+    assert machine.starved() == words
 
 
 def test_mistake_in_a_case_is_ours() -> None:
