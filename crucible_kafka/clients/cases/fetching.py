@@ -179,16 +179,17 @@ def abort_marker_later(at: Play) -> None:
 
 @case("fetching/abort-marker-alone", MUST, f"{KIP_98}; platformatic/kafka#391", needs=("consumer", "transactions"))
 def abort_marker_alone(at: Play) -> None:
-    """The marker of an aborted transaction comes, and the response does not list it, because it has no records in this
-    partition: a consumer with read_committed reads on behind it."""
+    """The markers of two aborted transactions come, and the response lists one of them, because the other has no
+    records in this partition: a consumer with read_committed reads on behind them."""
     topic = at.topic()
-    before, _, after = at.write(topic, 5), at.write(topic, 1), at.write(topic, 5)
-    on_data(
-        at,
-        lambda one: replace(one, records=rewritten(one.records, {5: marker(2, commit=False)}), aborted_transactions=[]),
-        None,
-    )
-    _reads_committed(at, topic, [*before, *after])
+    at.write(topic, 5)
+    at.write(topic, 1)
+    at.write(topic, 1)
+    committed = at.write(topic, 5)
+    rewrites = {0: transactional(1), 5: marker(1, commit=False), 6: marker(2, commit=False)}
+    aborted = [AbortedTransaction(1, 0)]
+    on_data(at, lambda one: replace(one, records=rewritten(one.records, rewrites), aborted_transactions=aborted), None)
+    _reads_committed(at, topic, committed)
 
 
 def _reads_committed(at: Play, topic: str, wanted: list[str]) -> None:
