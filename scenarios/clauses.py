@@ -31,24 +31,27 @@ NOT_BUILT = "not built"
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
-    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must kill, and
-    ``played`` says what the ledger knows of their kills. ``open`` says why the clause has none, or is empty.
-
-    ``points`` are the decision points that name the clause, and ``required_by`` the scenarios whose run is INVALID
-    unless it reaches one of their outcomes. ``pointless`` says why there are none, or is empty."""
+    """One clause, and where it is named."""
 
     id: str
     text: str
     code: tuple[str, ...]
+    """Paths relative to the clone."""
     tests: tuple[str, ...]
+    """As path::name."""
     scenarios: tuple[str, ...]
     mutants: tuple[str, ...] = ()
+    """Those that name the clause in their docstring and that a scenario must kill."""
     open: str = ""
+    """Why the clause has no mutant, or empty."""
     played: str = "not played"
+    """What the ledger knows of the mutants' kills."""
     points: tuple[str, ...] = ()
+    """The decision points that name the clause."""
     required_by: tuple[str, ...] = ()
+    """The scenarios whose run is INVALID unless it reaches one outcome of these points."""
     pointless: str = ""
+    """Why there are no decision points, or empty."""
 
     @property
     def exercised_by(self) -> tuple[str, ...]:

@@ -17,18 +17,17 @@ _NOT_BEHAVIOURS = ("path", "unlike")
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The assertion of one test of Kafka.
-
-    ``id`` is the class and the method of Kafka's test, or the class alone if nothing of it applies here. ``path`` is
-    its file in Kafka's repository. ``unlike`` says why the behaviour does not apply here. If it is empty the behaviour
-    applies, and ``tests`` (path::name) show it.
-    """
+    """The assertion of one test of Kafka."""
 
     id: str
+    """Class and method of Kafka's test, or the class alone if nothing of it applies here."""
     text: str
     path: str
+    """Its file in Kafka's repository."""
     tests: tuple[str, ...]
+    """The tests (path::name) that show the behaviour here."""
     unlike: str = ""
+    """Why the behaviour does not apply here. Empty: it applies."""
 
     @property
     def status(self) -> str:

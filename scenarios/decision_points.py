@@ -40,11 +40,12 @@ class PointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One decision point. ``outcomes`` are those of a true and of a false condition."""
+    """One decision point."""
 
     name: str
     clauses: tuple[str, ...]
     outcomes: tuple[str, str]
+    """The outcomes of a true and of a false condition."""
     path: str
     """relative to the project's root"""
     line: int

@@ -30,22 +30,23 @@ STALE_COMMITS = 300
 
 @dataclass(frozen=True, slots=True)
 class MutantSearch:
-    """One search for a mutant, in ``seeds`` seeds up to ``seed``, the one that killed it.
-
-    ``guarantees`` are those that the mutant broke there. There are none if no seed killed it. ``commit`` is the code
-    that was played, and ``day`` when (ISO 8601); both are empty if nobody noted them. ``room`` is the folder of the
-    function that the mutant replaces.
-    """
+    """One search for a mutant."""
 
     mutant: str
     scenario: str
     world: World
     seeds: int
+    """Number of seeds that were played."""
     guarantees: tuple[str, ...]
+    """Those that the mutant broke. There are none if no seed killed it."""
     commit: str = ""
+    """The code that was played. Empty: nobody noted it."""
     seed: int = -1
+    """The last seed: the one that killed the mutant."""
     day: str = ""
+    """When it was played (ISO 8601). Empty: nobody noted it."""
     room: str = ""
+    """The folder of the function that the mutant replaces."""
 
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"

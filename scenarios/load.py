@@ -35,12 +35,14 @@ MIRROR_GROUP = "mirror"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``config`` holds topic settings by Kafka's names. ``replicas`` is the replication factor."""
+    """One topic of the load."""
 
     name: str
     partitions: Annotated[int, whole(1, 10_000)]
     replicas: Annotated[int, whole(1, 9)] = 1
+    """Replication factor."""
     config: Annotated[tuple[tuple[str, str], ...], settings()] = ()
+    """Topic settings by Kafka's names, with values as strings."""
 
     @property
     def min_insync(self) -> int:
@@ -59,11 +61,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetchers:
-    """A group of like fetchers. Each reads ``partitions`` partitions of ``topic`` and an idle one of its own, which is
-    appended to once. The partitions are taken in a ring, so that each is read by about the same number of fetchers.
+    """A group of like fetchers, each of which also reads an idle partition of its own, which is appended to once.
+
     Fetchers are numbered through all groups, and a client ID is ``fetcher-<behaviour>-<number>``.
-    ``revision`` is that of the fetch session. ``first_epoch`` is a session's first epoch, 1 unless the nodes have the
-    state ``fetch_session_epoch``. ``newest_version`` is the newest version of Fetch that it speaks.
     """
 
     name: str = "fetcher"
@@ -72,63 +72,70 @@ class Fetchers:
     sim_count: Count | None = None
     topic: str
     partitions: Annotated[int, whole(0)]
+    """Number of partitions of ``topic`` that each reads. They are taken in a ring, so that each is read by about the
+    same number of fetchers."""
     poll_interval_ms: Pause = 100
     max_wait_ms: Pause = 500
     min_bytes: Annotated[int, whole(0)] = 1
     max_bytes: Bytes = 8 << 20
     partition_max_bytes: Bytes = 1 << 20
     revision: Annotated[str, text(FETCHER_REVISIONS)] = "final"
+    """Revision of the fetch session."""
     first_epoch: Annotated[int, whole(1)] = 1
+    """First epoch of a session. It is 1 unless the nodes have the state ``fetch_session_epoch``."""
     newest_version: Annotated[int, whole(4, 18)] = 18
+    """Newest version of Fetch that they speak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producers:
-    """A group of like producers. Client IDs are ``producer-<number>``.
-
-    Each sends ``rate_per_s`` records a second (open loop), in requests of ``batch_records``, to all partitions of
-    ``topic`` in turn. With ``metadata_epoch`` they speak the draft of Metadata, and drop older metadata (M-5). After
-    ``metadata_interval_ms`` they fetch metadata from another node although nothing is wrong; 0 means never. The records
-    of a partition have ``keys`` in turn, and ``delete_percent`` of them are tombstones.
-    """
+    """A group of like producers. Client IDs are ``producer-<number>``."""
 
     name: str = "producer"
     count: Count
     sim_count: Count | None = None
     topic: str
+    """They write to all its partitions in turn."""
     rate_per_s: Rate
+    """Records per second of each producer (open loop)."""
     sim_rate_per_s: Rate | None = None
     record_bytes: Bytes = 100
     batch_records: Count = 10
+    """Records of one request."""
     keys: Count = 16
+    """Number of keys, which the records of a partition have in turn."""
     delete_percent: Percent = 0
+    """Share of the records that are tombstones."""
     acks: Annotated[int, whole(-1, 1)] = -1
     idempotent: bool = True
     metadata_epoch: bool = False
+    """Whether they speak the draft of Metadata, and drop older metadata (M-5)."""
     metadata_interval_ms: Pause = 0
+    """Interval at which they fetch metadata from another node although nothing is wrong. 0 means never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admins:
-    """A group of like admins. Each does ``rate_per_s`` operations a second (open loop), drawn by the weights in
-    ``mix``.
-
-    A creation requests ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
-    topic. Client IDs are ``admin-<number>``. ``metadata_epoch`` and ``metadata_interval_ms`` are as for producers.
-    """
+    """A group of like admins. Client IDs are ``admin-<number>``."""
 
     name: str = "admin"
     count: Count = 1
     sim_count: Count | None = None
     rate_per_s: Rate
+    """Operations per second of each admin (open loop)."""
     sim_rate_per_s: Rate | None = None
     partitions: Partitions = 1
+    """Partitions of each topic that they create. Its replicas are those of the load's first topic."""
     sim_partitions: Partitions | None = None
     topics_per_request: TopicsPerRequest = 1
+    """Topics of one CreateTopics request."""
     sim_topics_per_request: TopicsPerRequest | None = None
     mix: Annotated[tuple[tuple[str, int], ...], weights(ADMIN_OPERATIONS)]
+    """Operations with the weights by which they are drawn."""
     metadata_epoch: bool = False
+    """As for producers."""
     metadata_interval_ms: Pause = 0
+    """As for producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,33 +151,29 @@ class MetadataReaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Like members of the consumer group ``name``. Several tables with one name are one group of mixed members. Client
-    IDs are ``member-<number>``, numbered through all tables.
-
-    With ``protocol`` ``assigned`` there is no membership: each reads all partitions of ``topics`` and commits as a
-    simple consumer does. With ``metadata_epoch`` members speak draft versions, and use the guard and the waits of the
-    metadata epoch; without it they speak the usual versions. With ``leader_epochs`` they send current leader epochs
-    (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
-    fetches metadata although nothing is wrong. A member leaves and starts again after ``stay_s``; 0 means that it
-    stays. Members with a ``rack`` are there and read from followers (KIP-392). ``isolation`` says whether they read
-    records of transactions that are not committed. A ``view`` commits nothing: it reads from the beginning in each of
-    its lives, and holds the newest record of each key. With ``tombstone_horizon`` it fetches with the draft Fetch 1001,
-    and begins again where it may have missed tombstones.
-    """
+    """Like members of one consumer group. Client IDs are ``member-<number>``, numbered through all tables."""
 
     name: str
+    """The group's ID. Several tables with one name are one group of mixed members."""
     count: Count
     sim_count: Count | None = None
     topics: Annotated[tuple[str, ...], texts()]
     protocol: Annotated[str, text(GROUP_PROTOCOLS)] = "eager"
+    """With ``assigned`` there is no membership: each reads all partitions of ``topics``, and commits as a simple
+    consumer does."""
     metadata_epoch: bool = True
+    """Whether members speak draft versions, and use the guard and the waits of the metadata epoch. Without it they
+    speak the usual versions."""
     leader_epochs: bool = False
+    """Whether they send current leader epochs (KIP-320) instead of -1."""
     reset: Reset = "earliest"
     commit_interval_ms: Count = 500
     static: bool = False
+    """Whether they have a ``group.instance.id``."""
     offsets: Annotated[str, text(OFFSET_PLACES)] = "kafka"
     metadata_from: MetadataFrom = "any"
     metadata_interval_ms: Count = 1000
+    """Interval at which a member fetches metadata although nothing is wrong."""
     session_timeout_ms: Count = 6000
     rebalance_timeout_ms: Count = 10_000
     heartbeat_interval_ms: Count = 500
@@ -178,23 +181,30 @@ class Groups:
     poll_interval_ms: Pause = 100
     max_bytes: Bytes = 1 << 20
     rack: Annotated[str, text()] = ""
+    """The rack of the members, which read from followers there (KIP-392). Empty: they read from leaders."""
     isolation: Annotated[str, text(ISOLATION_LEVELS)] = "read_uncommitted"
+    """Whether they read records of transactions that are not committed."""
     view: bool = False
+    """Whether they commit nothing, read from the beginning after each start, and keep the newest record of each key."""
     tombstone_horizon: bool = False
+    """Whether a ``view`` fetches with the draft Fetch 1001, and begins again where it may have missed tombstones."""
     stay_s: Annotated[float, number(0.0)] = 0.0
+    """Time after which a member leaves and starts again. 0 means that it stays."""
     sim_stay_s: Annotated[float, number(0.0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """``count`` group members copy ``topic`` to the topic of the same name in a second cluster of one node.
+    """Group members that copy a topic to the topic of the same name in a second cluster of one node.
 
-    They write with an idempotent producer, and commit to the source cluster what they have copied. ``reset`` and the
-    switches mean the same as in Groups. Client IDs are ``mirror-<number>``, and the group is ``mirror``.
+    They write with an idempotent producer, and commit to the source cluster what they have copied. Client IDs are
+    ``mirror-<number>``, and the group is ``mirror``. Fields without a note mean the same as in Groups.
     """
 
     topic: str
+    """The topic that is copied."""
     count: Count = 1
+    """Number of members."""
     sim_count: Count | None = None
     metadata_epoch: bool = True
     leader_epochs: bool = False
@@ -209,75 +219,81 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalWriters:
-    """Like writers of transactions. Client IDs are ``transactional-<number>``, and transactional IDs are the same.
-
-    Each begins ``transactions_per_s`` transactions a second, one after the other, and sends ``batch_records`` records
-    to each of ``partitions`` partitions of ``topic``. Of its transactions it aborts ``abort_percent`` on purpose. In
-    ``die_percent`` it dies inside, and a successor with the same transactional ID comes after ``away_ms`` at most, or
-    never, if ``comes_back`` is false. A transaction that is open for ``timeout_ms`` is aborted by its coordinator.
-    Records that are not acknowledged after ``delivery_timeout_ms`` are given up, and their transaction is aborted.
-    ``keys`` and ``delete_percent`` are as for producers.
-    """
+    """Like writers of transactions. Client IDs are ``transactional-<number>``, and transactional IDs are the same."""
 
     name: str = "transactional"
     count: Count
     sim_count: Count | None = None
     topic: str
     transactions_per_s: Rate
+    """Transactions that each begins per second, one after the other."""
     sim_transactions_per_s: Rate | None = None
     partitions: Annotated[int, whole(1)] = 2
+    """Number of partitions of ``topic`` in each transaction."""
     batch_records: Count = 5
+    """Records that are sent to each of these partitions."""
     record_bytes: Bytes = 100
     keys: Count = 16
+    """As for producers."""
     delete_percent: Percent = 0
+    """As for producers."""
     abort_percent: Percent = 15
+    """Share of the transactions that are aborted on purpose."""
     die_percent: Percent = 5
+    """Share of the transactions in which the writer dies."""
     away_ms: Count = 2_000
+    """Longest time until a dead writer's successor comes, with the same transactional ID."""
     comes_back: bool = True
+    """Whether a dead writer has a successor."""
     timeout_ms: Count = 5_000
+    """Time after which the coordinator aborts an open transaction."""
     delivery_timeout_ms: Count = 30_000
+    """Time after which a record that is not acknowledged is given up, and its transaction aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Members of the group ``name`` that consume ``source``, transform, and produce to ``target``. The offsets belong
-    to the transactions, and only committed records are read. Client IDs are ``worker-<number>``, and the transactional
-    IDs are ``worker-<number>-writer``.
+    """Members of a group that consume, transform and produce in transactions. The offsets belong to the transactions,
+    and only committed records are read.
 
-    A transaction holds what waits after ``commit_interval_ms``. ``abort_percent``, ``die_percent`` and ``away_ms`` are
-    as for transactional writers. What was aborted is done again, and a worker that dies sends no LeaveGroup. A worker
-    leaves and starts again after ``stay_s``; 0 means that it stays.
+    Client IDs are ``worker-<number>``, and the transactional IDs are ``worker-<number>-writer``. What was aborted is
+    done again.
     """
 
     name: str
+    """The group's ID."""
     count: Count
     sim_count: Count | None = None
     source: str
+    """The topic that they consume."""
     target: str
+    """The topic to which they produce."""
     protocol: Annotated[str, text(("eager", "cooperative"))] = "eager"
     leader_epochs: bool = True
     commit_interval_ms: Count = 300
+    """Interval after which a transaction takes the records that wait."""
     poll_interval_ms: Pause = 50
     session_timeout_ms: Count = 6000
     rebalance_timeout_ms: Count = 10_000
     heartbeat_interval_ms: Count = 500
     record_bytes: Bytes = 100
     abort_percent: Percent = 10
+    """As for transactional writers."""
     die_percent: Percent = 0
+    """As for transactional writers. A worker that dies sends no LeaveGroup."""
     away_ms: Count = 2_000
+    """As for transactional writers."""
     timeout_ms: Count = 5_000
     stay_s: Annotated[float, number(0.0)] = 0.0
+    """Time after which a worker leaves and starts again. 0 means that it stays."""
     sim_stay_s: Annotated[float, number(0.0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strays:
-    """Producers that leave hanging transactions. Client IDs are ``stray-<number>``, and transactional IDs begin with
-    them.
+    """Producers that leave hanging transactions, which no coordinator knows. Leaders must not verify transactions.
 
-    Each leaves ``transactions_per_s`` transactions a second of ``batch_records`` records in one partition of ``topic``,
-    that no coordinator knows. Leaders must not verify transactions. A coordinator that knew would abort them after
-    ``timeout_ms``.
+    Client IDs are ``stray-<number>``, and transactional IDs begin with them.
     """
 
     name: str = "stray"
@@ -285,46 +301,46 @@ class Strays:
     sim_count: Count | None = None
     topic: str
     transactions_per_s: Rate
+    """Transactions that each leaves per second, in one partition of ``topic``."""
     sim_transactions_per_s: Rate | None = None
     batch_records: Count = 3
+    """Records of each transaction."""
     record_bytes: Bytes = 100
     timeout_ms: Count = 1_000
+    """Time after which a coordinator that knew the transaction would abort it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Janitors:
-    """Admins that look for hanging transactions in ``topic`` as Kafka's tool does, and abort what they find in two
-    looks, one after the other. Client IDs are ``janitor-<number>``.
-
-    A look begins every ``interval_ms``. Transactions whose producer wrote less than ``older_than_ms`` ago are left
-    alone.
-    """
+    """Admins that look for hanging transactions in a topic as Kafka's tool does, and abort those that they find twice
+    in a row. Client IDs are ``janitor-<number>``."""
 
     name: str = "janitor"
     count: Count = 1
     topic: str
     interval_ms: Count = 1_000
+    """Interval between the beginnings of two searches."""
     older_than_ms: Count = 1_000
+    """A transaction whose producer wrote less than this ago is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load lasts ``seconds``. Then faults heal, and final polls and the final read follow.
-
-    The first of ``topics`` is the hot one. Idle partitions, and the topics that admins make, have its replicas. The
-    idle partitions get their one append one after the other, during the first ``idle_appends_s`` seconds of the load;
-    0 means that all get it before the load. ``request_timeout_ms`` counts beyond the time that a request lets the
-    broker wait.
-    """
+    """All clients of a run, and the topics that they use."""
 
     seconds: Annotated[float, number(0.0)]
+    """Duration of the load. Then faults heal, and final polls and the final read follow."""
     sim_seconds: Annotated[float, number(0.1)] | None = None
     topics: tuple[Topic, ...] = ()
+    """The first one is the hot one. Idle partitions, and the topics that admins make, have its replicas."""
     fetchers: tuple[Fetchers, ...] = ()
     producers: tuple[Producers, ...] = ()
     idle_appends_s: Annotated[float, number(0.0)] = 0.0
+    """Time from the start of the load in which the idle partitions get their one append, one after the other. 0 means
+    that all get it before the load."""
     sim_idle_appends_s: Annotated[float, number(0.0)] | None = None
     request_timeout_ms: Count = 2000
+    """Timeout beyond the time that a request lets the broker wait."""
     admins: tuple[Admins, ...] = ()
     metadata_readers: tuple[MetadataReaders, ...] = ()
     groups: tuple[Groups, ...] = ()

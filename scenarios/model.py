@@ -38,7 +38,7 @@ NodeChoice = int | str
 
 
 class Link(NamedTuple):
-    """A directed link: ``source`` dials ``target``. Each end is a node's number or one of vocabulary.LINK_ENDS."""
+    """A directed link: the source dials the target. Each end is a node's number or one of vocabulary.LINK_ENDS."""
 
     source: NodeChoice
     target: NodeChoice
@@ -49,15 +49,16 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``nodes`` voters are numbered from 0, and ``observers`` after them.
-
-    ``config`` holds broker settings by Kafka's names, with values as strings. The nodes are in ``racks`` in turn.
-    """
+    """The nodes of the cluster under test, numbered from 0: voters first, observers after them."""
 
     nodes: Annotated[int, whole(1, 9)] = 1
+    """Number of voters."""
     config: Pairs = ()
+    """Broker settings by Kafka's names, with values as strings."""
     observers: Annotated[int, whole(0, 9)] = 0
+    """Number of nodes without a vote."""
     racks: Words = ()
+    """Racks that the nodes are in, in turn. Empty: no racks."""
     sim_slice_items: Annotated[int, whole(0)] = 0
     """Number of items after which each slice of long work ends in the simulator, so that other events come between. 0
     means the broker's own budgets, which seldom end in a small cluster."""
@@ -78,75 +79,77 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Frames, writes or notes that match a fault. None matches all. ``client_id`` and ``path`` are shell patterns.
-
-    - ``api`` is Kafka's API key.
-    - ``session`` is true if the request's session ID is non-zero, false if it is zero.
-    - ``session_epoch`` is that of the request, ``error`` the top-level code of a response.
-    - ``operation`` is one of vocabulary.DISK_OPERATIONS, or at the object store one of STORE_OPERATIONS.
-    - ``path`` is that of a file, relative to the node's folder, or the key of an object.
-    - ``position`` is that in the written file or in the snapshot.
-    - ``role`` says who sent the frame (``client``, ``peer``), or what the target node is at that moment (``leader``,
-      ``follower``, ``observer``).
-    - ``from_node`` is the node that sent the frame.
-    - ``decision`` is an outcome of a decision point, ``NAME=OUTCOME``; without it any outcome matches.
-    - ``note`` is the name of a Note. ``fields`` say what its fields must be: numbers in a range, or texts as shell
-      patterns. ``remaining`` is the note's ``of`` minus its ``number`` or, for a chunk, the bytes of ``size`` behind
-      it.
-    """
+    """Frames, writes or notes that match a fault. None matches all."""
 
     api: int | None = None
+    """Kafka's API key."""
     client_id: str | None = None
+    """A shell pattern."""
     session: bool | None = None
+    """Whether the request's session ID is non-zero."""
     session_epoch: Range | None = None
+    """Session epochs of the request."""
     error: int | None = None
+    """Top-level error code of a response."""
     role: str | None = None
+    """Who sent the frame (``client``, ``peer``), or what the target node is at that moment (``leader``, ``follower``,
+    ``observer``)."""
     path: str | None = None
+    """A shell pattern of a file, relative to the node's folder, or of the key of an object."""
     operation: str | None = None
+    """One of vocabulary.DISK_OPERATIONS, or at the object store one of STORE_OPERATIONS."""
     position: Range | None = None
+    """Positions in the written file or in the snapshot."""
     from_node: int | None = None
+    """The node that sent the frame."""
     note: str | None = None
+    """The name of a Note."""
     decision: str | None = None
+    """An outcome of a decision point, ``NAME=OUTCOME``. None: any outcome."""
     fields: tuple[tuple[str, Range | str], ...] = ()
+    """Fields of the note, and what they must be: numbers in a range, or texts as shell patterns. ``remaining`` is the
+    note's ``of`` minus its ``number`` or, for a chunk, the bytes of ``size`` behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. With ``on`` the interceptor injects it at a state; otherwise it begins from outside at ``at_s``.
+    """One fault. With ``on`` the interceptor injects it at a state; otherwise it begins from outside at a time.
 
-    **At a state** the fault hits the ``nth`` match of each client ID and, if ``every`` > 0, each ``every``-th match
-    after it. It hits at most ``times`` for each client (0: no bound) and ``total`` over all nodes and incarnations
-    (0: no bound), from ``after_s`` to ``until_s`` of the load. If ``node`` is a role, the rule watches all nodes and
-    targets a node that has the role at that moment.
-
-    **At a time** the fault begins at ``at_s`` and is healed after ``duration_s``. With ``repeat`` > 1 it begins again
-    every ``repeat_every_s``. If ``node`` is a role, it is resolved when the fault begins. The ``sim_`` fields hold in
-    the simulator, whose load is shorter.
-
-    A killed, powered off or terminated node comes back after ``restart_after_s``; -1 means never. Of the faults with
-    the same ``either`` each seed plays one. With ``swept`` the ``nth`` goes through its range with the seeds, in order
-    (``scenarios.derived``).
+    The ``sim_`` fields replace those without the prefix in the simulator, whose load is shorter.
     """
 
     name: str
     kind: str
     on: str = ""
+    """One of vocabulary.STATES. Empty: at the time ``at_s``."""
     match: Match = field(default_factory=Match)
     nth: Annotated[Range, between(1)] = ONCE
+    """At a state: the first match of each client ID that the fault hits."""
     every: int = 0
+    """At a state: with N > 0 it also hits each Nth match after ``nth``."""
     times: int = 1
+    """At a state: limit of the hits for each client ID. 0 means no limit."""
     total: Natural = 0
+    """At a state: limit of the hits over all nodes and incarnations. 0 means no limit."""
     after_s: Seconds = 0.0
+    """At a state: time of the load from which on it hits."""
     until_s: Seconds = -1.0
+    """At a state: time of the load until which it hits. -1 means the end."""
     at_s: float = 0.0
+    """At a time: when it begins."""
     sim_at_s: float = 0.0
     duration_s: float = 0.0
+    """At a time: it is healed after this."""
     sim_duration_s: float = 0.0
     repeat: Annotated[int, whole(1)] = 1
+    """At a time: how often it begins, every ``repeat_every_s``."""
     repeat_every_s: float = 0.0
     sim_repeat_every_s: float = 0.0
     restart_after_s: Annotated[float, number(-1.0)] = 1.0
+    """Time after which a killed, powered off or terminated node comes back. -1 means never."""
     node: NodeChoice = 0
+    """The target. A role is resolved when a fault at a time begins. At a state the rule watches all nodes, and targets
+    a node that has the role at that moment."""
     link: Link | None = None
     """The link of a link fault. If the file gives none, it is the one from the clients to ``node``. At a state it is
     the link between two nodes on which the fault hits a frame. Its target is then also ``node``."""
@@ -186,7 +189,9 @@ class Fault:
     optional: bool = False
     """Whether the run is valid even if this fault never fired."""
     either: str = ""
+    """Of the faults with the same value each seed plays one."""
     swept: bool = False
+    """Whether ``nth`` goes through its range with the seeds, in order (``scenarios.derived``)."""
     after: str = ""
     """The name of an earlier fault in the file, without whose hit this one does not fire. Then ``node`` may be
     ``same``: the node that the other fault hit. A fault at a time begins ``at_s`` after that hit. Only in the
@@ -204,37 +209,35 @@ EveryS = Annotated[float, number(0.1)]
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """Random faults in addition to the written ones.
-
-    Each seed draws which of ``kinds`` are on and how often each comes. On average there is one fault every ``every_s``
-    seconds of the load (``sim_every_s`` in the simulator).
-    """
+    """Random faults in addition to the written ones. Each seed draws which kinds are on and how often each comes."""
 
     kinds: Annotated[tuple[str, ...], texts(SWARM_KINDS)]
+    """The kinds that a seed may draw."""
     every_s: EveryS
+    """Average interval between two faults of the load."""
     sim_every_s: EveryS | None = None
+    """The same in the simulator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The content of one scenario file. ``path`` is the file, ``name`` its stem.
-
-    ``state`` holds named states that are set before the load, with their value (chaos/presets). The scenario is played
-    in each of its ``revisions`` by itself (scenarios.revisions); if there is only one, the run is of that one. With
-    fewer fetches than ``min_fetches`` or fewer acknowledged records than ``min_acked`` the run is INVALID (``sim_`` in
-    the simulator). ``mutants`` are those that this scenario must turn red.
-    """
+    """The content of one scenario file."""
 
     name: str
+    """The file's stem."""
     path: str
+    """The file."""
     number: Annotated[int, whole(1)] | None = None
     title: str
     clauses: Words
     needs: Annotated[tuple[str, ...], texts(NEEDS, may_be_empty=True)]
     mutants: Words
+    """Those that this scenario must turn red."""
     guarantees: Words
     min_fetches: int
+    """With fewer successful fetches the run is INVALID (``sim_``: in the simulator)."""
     min_acked: int
+    """With fewer acknowledged records the run is INVALID (``sim_``: in the simulator)."""
     sim_min_fetches: int
     sim_min_acked: int
     max_schedule_slip_ms: Annotated[int, whole(1)]
@@ -242,6 +245,7 @@ class Scenario:
     load: Load
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
+    """Named states that are set before the load, with their values (chaos/presets)."""
     swarm: Swarm | None = None
     external_faults: tuple[Fault, ...] = ()
     """The faults for an external target, instead of ``faults``. Without any they are the same."""
@@ -254,6 +258,7 @@ class Scenario:
     """Outcomes of decision points (``NAME=OUTCOME``) without which a simulated run is INVALID. One that ends in
     ``@final`` or ``@first`` counts in that revision alone (``scenarios.revisions.own_points``)."""
     revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
+    """The scenario is played in each by itself (scenarios.revisions). If there is only one, the run is of that one."""
 
     @property
     def expected_faults(self) -> tuple[str, ...]:
