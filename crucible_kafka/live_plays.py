@@ -19,7 +19,8 @@ class LivePlay(NamedTuple):
     """A scenario that is played once."""
 
     scenario: "Scenario"
-    mutant: str = ""  # empty: none is planted
+    mutant: str = ""
+    """Empty: none is planted."""
 
     @property
     def must_exit_with(self) -> int:

@@ -12,11 +12,15 @@ from reports.verdict import Outcome, Verdict, xml_text
 class PlayResult:
     """The result of one play, or of a search with one scenario."""
 
-    name: str  # of the scenario, with its mutant
+    name: str
+    """Of the scenario, with its mutant."""
     seconds: float = 0.0
-    problem: str = ""  # one sentence; empty if all is as it must be
-    is_error: bool = False  # nothing was shown of the guarantees: the play was INVALID, or crashed
-    details: str = ""  # lines with the violations, and with the command that repeats the play
+    problem: str = ""
+    """One sentence; empty if all is as it must be."""
+    is_error: bool = False
+    """Nothing was shown of the guarantees: the play was INVALID, or crashed."""
+    details: str = ""
+    """Lines with the violations, and with the command that repeats the play."""
 
 
 def junit_document(suite_name: str, results: Sequence[PlayResult]) -> str:

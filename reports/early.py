@@ -43,7 +43,8 @@ class Violation:
 class EarlyVerdict:
     """The guarantees that were judged before the end of a run, and their violations."""
 
-    until_us: int  # the history of every writer is whole up to this time
+    until_us: int
+    """The history of every writer is whole up to this time."""
     operations: int
     judged: tuple[str, ...]
     violations: tuple[Violation, ...]

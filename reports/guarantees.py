@@ -24,13 +24,19 @@ class Guarantee:
     """A promise of the broker that a run can show to be broken."""
 
     name: str
-    violation: str  # one sentence: what happened if the guarantee is broken
+    violation: str
+    """One sentence: what happened if the guarantee is broken."""
     seen_from: SeenFrom = SeenFrom.CLIENTS
-    keeps_writes: bool = False  # no broker promises it if a node loses power before it flushed acknowledged writes
-    of_sessions: bool = False  # requires fetchers with sessions
-    always: bool = False  # must hold in every run, whatever its scenario lists
-    on_the_wire: bool = False  # the frames that passed the proxy before another broker show it, too, in part
-    in_part: bool = False  # a job judges it, too, as far as the responses to clients show it
+    keeps_writes: bool = False
+    """No broker promises it if a node loses power before it flushed acknowledged writes."""
+    of_sessions: bool = False
+    """Requires fetchers with sessions."""
+    always: bool = False
+    """Must hold in every run, whatever its scenario lists."""
+    on_the_wire: bool = False
+    """The frames that passed the proxy before another broker show it, too, in part."""
+    in_part: bool = False
+    """A job judges it, too, as far as the responses to clients show it."""
 
 
 _CLIENTS = (

@@ -61,5 +61,7 @@ class JudgedLoad(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     subscriptions: int
     exactly_once: bool
-    compacted_keys: int = 0  # that take turns in each partition of compacted topics; 0: nothing is compacted
-    found: dict[str, int | str]  # by the ledger
+    compacted_keys: int = 0
+    """That take turns in each partition of compacted topics; 0: nothing is compacted."""
+    found: dict[str, int | str]
+    """By the ledger."""

@@ -28,11 +28,16 @@ class ManifestError(Exception):
 class Expectations:
     """The events without which the run does not count, and the guarantees that must hold."""
 
-    faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it is listed here
-    min_fetches: int = 0  # fetch operations that ended ok
-    min_acked: int = 0  # records acknowledged with an offset
-    min_rewinds: int = 0  # positions out of range, or below the tombstone horizon, left for an earlier offset
-    max_schedule_slip_ms: int = 0  # worst invoke - intended allowed; 0 = not limited
+    faults: tuple[str, ...] = ()
+    """Fault names; each must have at least as many rows in FAULTS as it is listed here."""
+    min_fetches: int = 0
+    """Fetch operations that ended ok."""
+    min_acked: int = 0
+    """Records acknowledged with an offset."""
+    min_rewinds: int = 0
+    """Positions out of range, or below the tombstone horizon, left for an earlier offset."""
+    max_schedule_slip_ms: int = 0
+    """Worst invoke - intended allowed; 0 = not limited."""
     guarantees: tuple[str, ...] = ()
     """The promised guarantees, such as ``lost-write`` (underscores are accepted). One that cannot be judged makes the
     run INVALID. If there are none, every guarantee must hold for which the run left evidence."""
@@ -44,42 +49,64 @@ class CheckResult:
 
     guarantee: str
     holds: bool
-    evidence: int = 0  # how many times it was evaluated
-    at_us: int = -1  # when it broke first
-    detail: str = ""  # one sentence, about the first violation if there was one
+    evidence: int = 0
+    """How many times it was evaluated."""
+    at_us: int = -1
+    """When it broke first."""
+    detail: str = ""
+    """One sentence, about the first violation if there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The description of one run. Times are microseconds."""
 
-    scenario: str  # stem of the scenario file, e.g. "01-lost-response"
+    scenario: str
+    """Stem of the scenario file, e.g. "01-lost-response"."""
     seed: int
     world: World
-    repeat_command: str  # the one command that plays this again
-    number: int = 0  # the scenario's number, 0 if it has none
+    repeat_command: str
+    """The one command that plays this again."""
+    number: int = 0
+    """The scenario's number, 0 if it has none."""
     title: str = ""
     run_id: str = ""
     target: str = "reference"  # "reference" or HOST:PORT
-    revision: str = ""  # revision of the fetch sessions: final, first or none; empty if not chosen for the run
-    variant: str = ""  # another choice that distinguishes compared runs, e.g. "with metadata epochs"
-    mutant: str = ""  # name of the planted defect, empty if none
-    mutant_calls: int = -1  # how often the patched function ran; -1 unknown, 0 makes the run INVALID
-    command: str = ""  # the command that was typed
+    revision: str = ""
+    """Revision of the fetch sessions: final, first or none; empty if not chosen for the run."""
+    variant: str = ""
+    """Another choice that distinguishes compared runs, e.g. "with metadata epochs"."""
+    mutant: str = ""
+    """Name of the planted defect, empty if none."""
+    mutant_calls: int = -1
+    """How often the patched function ran; -1 unknown, 0 makes the run INVALID."""
+    command: str = ""
+    """The command that was typed."""
     commit: str = ""
     dirty: bool = False
-    start_wall_us: int = 0  # the zero of every ``*_us`` column of the history
-    duration_us: int = 0  # 0 = unknown
-    warm_up_us: int = 0  # at the start, whose latency is not in the tables
-    clock_tick_ms: int = 1  # how often wall clocks advanced, those of clients too
-    trace_hash: str = ""  # simulator, single seeds
+    start_wall_us: int = 0
+    """The zero of every ``*_us`` column of the history."""
+    duration_us: int = 0
+    """0 = unknown."""
+    warm_up_us: int = 0
+    """At the start, whose latency is not in the tables."""
+    clock_tick_ms: int = 1
+    """How often wall clocks advanced, those of clients too."""
+    trace_hash: str = ""
+    """Of a single seed in the simulator."""
     clauses: tuple[str, ...] = ()
-    crash: str = ""  # one sentence if the suite crashed or the broker died unexpectedly
-    versions: Mapping[str, str] = field(default_factory=dict)  # python, kio, java, toxiproxy, ...
-    machine: Mapping[str, str] = field(default_factory=dict)  # cpu, cores, memory, kernel, ...
-    config: Mapping[str, str] = field(default_factory=dict)  # broker configuration that was set, Kafka's keys
-    load: Mapping[str, str] = field(default_factory=dict)  # the fleet's load, for people
-    notes: tuple[str, ...] = ()  # honest notes to print in the report
+    crash: str = ""
+    """One sentence if the suite crashed or the broker died unexpectedly."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Python, kio, java, toxiproxy, ..."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """CPU, cores, memory, kernel, ..."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Broker configuration that was set, Kafka's keys."""
+    load: Mapping[str, str] = field(default_factory=dict)
+    """The fleet's load, for people."""
+    notes: tuple[str, ...] = ()
+    """Honest notes to print in the report."""
     expectations: Expectations = Expectations()
     checks: tuple[CheckResult, ...] = ()
     history_files: Mapping[str, int] = field(default_factory=dict)

@@ -26,9 +26,12 @@ class Progress:
     """The number of whole parts of one writer."""
 
     writer: str
-    parts: int  # number of whole parts
-    until_us: int  # when the last of them was closed, since the run's start
-    closed: bool = False  # no more parts will follow
+    parts: int
+    """Number of whole parts."""
+    until_us: int
+    """When the last of them was closed, since the run's start."""
+    closed: bool = False
+    """No more parts will follow."""
 
 
 def part_of(run_dir: Path, table: Table, writer: str, part: int = 0) -> Path:

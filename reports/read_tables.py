@@ -99,7 +99,8 @@ class RunConfig:
     """The settings of one run that the jobs need and its tables lack."""
 
     warm_up_us: int = 0
-    external: int = 0  # 1 if its broker is not ours
+    external: int = 0
+    """1 if its broker is not ours."""
     clock_tick_us: int = 1000
     producer_expiration_us: int = PRODUCER_EXPIRATION_MS * 1000
 
@@ -186,10 +187,13 @@ class Tables:
     broker: DataFrame
     reads: DataFrame
     sends: DataFrame
-    notes: DataFrame  # TRACE without requests, replies and the notes on fetch sessions
+    notes: DataFrame
+    """TRACE without requests, replies and the notes on fetch sessions."""
     config: JobConfig
-    present: frozenset[tuple[int, str]]  # (run, table name) of each table that has files
-    kept: dict[object, DataFrame] = field(default_factory=dict)  # the cached frames
+    present: frozenset[tuple[int, str]]
+    """(run, table name) of each table that has files."""
+    kept: dict[object, DataFrame] = field(default_factory=dict)
+    """The cached frames."""
     _lock: Any = field(default_factory=RLock)
 
     def once(self, make: "Callable[[Tables], DataFrame]") -> DataFrame:

@@ -26,32 +26,51 @@ class FaultKind:
     """One kind of fault. All but ``name`` and ``does`` have a default for kinds without the property."""
 
     name: str
-    does: str  # for authors of scenarios: what it does, with its keys in backticks
-    timed: bool = False  # can begin at a time (at_s)
-    on: tuple[str, ...] = ()  # the STATES at which it can fire
-    on_links: bool = False  # at a state it can also be of a link between two nodes, where a proxy changes the frames
+    does: str
+    """For authors of scenarios: what it does, with its keys in backticks."""
+    timed: bool = False
+    """Can begin at a time (at_s)."""
+    on: tuple[str, ...] = ()
+    """The STATES at which it can fire."""
+    on_links: bool = False
+    """At a state it can also be of a link between two nodes, where a proxy changes the frames."""
 
     # What scenario files may say
-    keys: tuple[str, ...] = ()  # keys of [[fault]] that mean nothing for kinds that do not list them
-    match: tuple[str, ...] = ()  # keys of match for a fault at a time; at a state they follow from ``on``
-    needs: str = ""  # what the world must have (vocabulary.NEEDS); empty: interceptor at a state, signals at a time
-    with_proxy: bool = False  # needs the links through Toxiproxy as well
-    in_swarm: bool = False  # [swarm] can draw it; how is in ``chaos/sim/swarm.py``
+    keys: tuple[str, ...] = ()
+    """Keys of [[fault]] that mean nothing for kinds that do not list them."""
+    match: tuple[str, ...] = ()
+    """Keys of match for a fault at a time; at a state they follow from ``on``."""
+    needs: str = ""
+    """What the world must have (vocabulary.NEEDS); empty: interceptor at a state, signals at a time."""
+    with_proxy: bool = False
+    """Needs the links through Toxiproxy as well."""
+    in_swarm: bool = False
+    """[swarm] can draw it; how is in ``chaos/sim/swarm.py``."""
 
     # What both worlds go by
-    hits_link: bool = False  # its target is a link, not a node
-    ends_node: bool = False  # ends the node, which stays away for restart_after_s instead of duration_s
-    in_steps: bool = False  # with real processes it has no duration: its end is polled until it is done
-    cuts: Literal["", "others", "controller", "all"] = ""  # which links of its node go silent, both ways
-    shown_at_end: bool = False  # fired only if there was something to damage or delete when the node had stopped
-    changes_files: bool = False  # needs the node's data directory
-    from_recorded: bool = False  # made of requests that nodes sent to each other, which the run must record
-    flips_frame_bit: bool = False  # damages one bit of a frame
+    hits_link: bool = False
+    """Its target is a link, not a node."""
+    ends_node: bool = False
+    """Ends the node, which stays away for restart_after_s instead of duration_s."""
+    in_steps: bool = False
+    """With real processes it has no duration: its end is polled until it is done."""
+    cuts: Literal["", "others", "controller", "all"] = ""
+    """Which links of its node go silent, both ways."""
+    shown_at_end: bool = False
+    """Fired only if there was something to damage or delete when the node had stopped."""
+    changes_files: bool = False
+    """Needs the node's data directory."""
+    from_recorded: bool = False
+    """Made of requests that nodes sent to each other, which the run must record."""
+    flips_frame_bit: bool = False
+    """Damages one bit of a frame."""
 
     # Where it cannot be injected
     only_simulated: bool = False
-    commands: tuple[str, ...] = ()  # the shell commands that do the same to a node of an external target
-    inside_only: str = ""  # why a frame proxy cannot inject it at a state
+    commands: tuple[str, ...] = ()
+    """The shell commands that do the same to a node of an external target."""
+    inside_only: str = ""
+    """Why a frame proxy cannot inject it at a state."""
 
     @property
     def is_external(self) -> bool:

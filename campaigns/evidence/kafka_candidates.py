@@ -108,8 +108,10 @@ class SnapshotPart:
     """A part of a snapshot."""
 
     leader_epoch: int
-    end_offset: int  # of the snapshot's ID
-    epoch: int  # of the snapshot's ID
+    end_offset: int
+    """Of the snapshot's ID."""
+    epoch: int
+    """Of the snapshot's ID."""
     position: int = 0
     topic: str = METADATA_TOPIC
     partition: int = 0

@@ -24,9 +24,11 @@ class EvidenceTarget:
     version: str
     date: str = ""
     machine: str = ""
-    left_out: int = 0  # number of cases that are omitted
+    left_out: int = 0
+    """Number of cases that are omitted."""
     cases: Mapping[str, Cell] = field(default_factory=dict)
-    scenarios: dict[str, Play] = field(default_factory=dict)  # by name
+    scenarios: dict[str, Play] = field(default_factory=dict)
+    """By name."""
 
 
 def seen(chosen: Chosen, folder: Path = DATA) -> EvidenceTarget:

@@ -36,8 +36,10 @@ Outcome = tuple[str, str]
 class Cell:
     """The verdict on a case on one target."""
 
-    verdict: str  # one of the probe's, or NOT_JUDGED
-    reason: str = ""  # of a red one
+    verdict: str
+    """One of the probe's, or NOT_JUDGED."""
+    reason: str = ""
+    """Of a red one."""
 
 
 @dataclass(frozen=True, slots=True)

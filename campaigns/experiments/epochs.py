@@ -25,9 +25,12 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 class EpochCounts:
     """Counts of clients."""
 
-    rewinds: int  # number of positions that were out of range
-    read_again: int  # records between those positions and the earlier ones at which the clients continued
-    copied_twice: int  # records that a mirror copied minus those that were acknowledged; -1 without a mirror
+    rewinds: int
+    """Number of positions that were out of range."""
+    read_again: int
+    """Records between those positions and the earlier ones at which the clients continued."""
+    copied_twice: int
+    """Records that a mirror copied minus those that were acknowledged; -1 without a mirror."""
 
 
 def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, leader_epochs: bool) -> EpochCounts:

@@ -63,11 +63,16 @@ State = dict[bytes | None, int]
 class Caught:
     """The catch-up of one follower or client after the heal."""
 
-    after_us: int = -1  # time from the heal; -1: it never caught up
-    sent_bytes: int = 0  # all bytes that it was sent
-    again_bytes: int = 0  # those that it had been sent before the heal
-    restarts: int = 0  # how often it restarted from the beginning
-    wrong: int = -1  # number of keys with another value than the one written; -1 if not compared
+    after_us: int = -1
+    """Time from the heal; -1: it never caught up."""
+    sent_bytes: int = 0
+    """All bytes that it was sent."""
+    again_bytes: int = 0
+    """Those that it had been sent before the heal."""
+    restarts: int = 0
+    """How often it restarted from the beginning."""
+    wrong: int = -1
+    """Number of keys with another value than the one written; -1 if not compared."""
 
 
 class CatchUp(ReplicaCheck):
@@ -399,10 +404,12 @@ class HorizonVariant:
     """One setting of the broker, and who catches up."""
 
     name: str
-    kinds: tuple[type[CatchUp], ...]  # measure those that are cut off
+    kinds: tuple[type[CatchUp], ...]
+    """Measure those that are cut off."""
     horizon: bool = False
     snapshots: bool = False
-    dirty_ratio: float = 0.01  # the cleaner waits until this share of the log is dirty
+    dirty_ratio: float = 0.01
+    """The cleaner waits until this share of the log is dirty."""
 
 
 BOTH: Final = (FollowerCaughtUp, ReaderCaughtUp)
@@ -429,8 +436,10 @@ class HorizonSize:
     """The size of a run."""
 
     keys: int = 600
-    before_s: float = 20.0  # from the load's start to the cut
-    after_s: float = 9.0  # how long the load continues after the heal
+    before_s: float = 20.0
+    """From the load's start to the cut."""
+    after_s: float = 9.0
+    """How long the load continues after the heal."""
 
 
 WHOLE: Final = HorizonSize()
@@ -451,8 +460,10 @@ class HorizonResult:
     """The result of one run."""
 
     part: HorizonRun
-    caught: dict[str, Caught]  # how each catch-up went, by ``CatchUp.who``
-    broken: tuple[str, ...]  # the guarantees that do not hold
+    caught: dict[str, Caught]
+    """How each catch-up went, by ``CatchUp.who``."""
+    broken: tuple[str, ...]
+    """The guarantees that do not hold."""
 
 
 def scenario_of(part: HorizonRun) -> Scenario:

@@ -76,13 +76,19 @@ class Counted:
     request_bytes: int = 0
     response_bytes: int = 0
     layout_bytes: int = 0
-    named: int = 0  # partitions in requests
-    returned: int = 0  # partitions in responses
-    full_again: int = 0  # full requests beyond each fetcher's first one
-    twice: int = 0  # records that a fetcher had been sent before
+    named: int = 0
+    """Partitions in requests."""
+    returned: int = 0
+    """Partitions in responses."""
+    full_again: int = 0
+    """Full requests beyond each fetcher's first one."""
+    twice: int = 0
+    """Records that a fetcher had been sent before."""
     sessions: int = 0
-    evicted: int = 0  # sessions that made room for others
-    cached: int = 0  # the greatest number of partitions that all sessions cached at once
+    evicted: int = 0
+    """Sessions that made room for others."""
+    cached: int = 0
+    """The greatest number of partitions that all sessions cached at once."""
 
 
 class FetchMeter(Check):
@@ -251,9 +257,11 @@ class RevisionVariant:
     """One kind of fetcher. No stock client resends, so those that do are ``apart``."""
 
     name: str
-    revision: str  # one of FETCHER_REVISIONS
+    revision: str
+    """One of FETCHER_REVISIONS."""
     version: int
-    behaviour: str = "refetching"  # one of BEHAVIOURS
+    behaviour: str = "refetching"
+    """One of BEHAVIOURS."""
     apart: bool = False
 
 
@@ -278,7 +286,8 @@ class Trouble:
     name: str
     lost_every: tuple[int, ...] = ()
     """The numbers n for which every n-th response of each fetcher is lost; the seed draws the first."""
-    doubled_every: tuple[int, ...] = ()  # for each n, every n-th request of each fetcher arrives twice
+    doubled_every: tuple[int, ...] = ()
+    """For each n, every n-th request of each fetcher arrives twice."""
     few_slots: bool = False
 
 

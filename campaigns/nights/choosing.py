@@ -38,8 +38,10 @@ class Standing:
 
     seeds: int = 0
     played_s: float = 0.0
-    turns: float = 0.0  # discounted
-    reds: float = 0.0  # discounted
+    turns: float = 0.0
+    """Discounted."""
+    reds: float = 0.0
+    """Discounted."""
     reds_tonight: int = 0
 
     @property

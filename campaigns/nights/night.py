@@ -336,8 +336,10 @@ class NightOptions:
 
     hours: float
     nights: Path = NIGHTS
-    seed: int | None = None  # None: that of the day
-    only: tuple[str, ...] = ()  # stages; none means all
+    seed: int | None = None
+    """None: that of the day."""
+    only: tuple[str, ...] = ()
+    """Stages; none means all."""
     resume: bool = False
     command: str = ""
 

@@ -32,8 +32,10 @@ OVER = -1000
 class Done:
     """The end of a process."""
 
-    code: int  # the exit code, or OVER
-    said: str  # the end of its output
+    code: int
+    """The exit code, or OVER."""
+    said: str
+    """The end of its output."""
 
     @property
     def last_line(self) -> str:

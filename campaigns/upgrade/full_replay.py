@@ -27,10 +27,12 @@ class ReplayedSegment:
     """One segment after a replay up to its end."""
 
     base_offset: int
-    next_offset: int  # base offset of the next segment
+    next_offset: int
+    """Base offset of the next segment."""
     size_bytes: int
     max_timestamp_ms: int
-    known: Mapping[int, Known]  # the producers at its end, by ID
+    known: Mapping[int, Known]
+    """The producers at its end, by ID."""
 
     @property
     def open_from(self) -> int:

@@ -43,15 +43,22 @@ class Journey:
     """One partition after its upload."""
 
     old: OldPartition
-    replay: Sequence[ReplayedSegment]  # the full replay of the old files
-    eligible: Sequence[ReplayedSegment]  # closed segments below the earliest open transaction
-    there: frozenset[int]  # offsets of the complete snapshots with which the broker began
-    uploads: Path  # the folder of the partition's objects
-    recreated: Mapping[int, Recreated]  # the snapshots that the broker recreated, by offset
+    replay: Sequence[ReplayedSegment]
+    """The full replay of the old files."""
+    eligible: Sequence[ReplayedSegment]
+    """Closed segments below the earliest open transaction."""
+    there: frozenset[int]
+    """Offsets of the complete snapshots with which the broker began."""
+    uploads: Path
+    """The folder of the partition's objects."""
+    recreated: Mapping[int, Recreated]
+    """The snapshots that the broker recreated, by offset."""
     epochs_changed: bool
     expiration_ms: int
-    began_ms: int  # start of the broker
-    ended_ms: int  # when the last upload was listed
+    began_ms: int
+    """Start of the broker."""
+    ended_ms: int
+    """When the last upload was listed."""
 
 
 def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
@@ -64,9 +71,12 @@ class Upgrade:
     """The place and the time limit of the upgrade."""
 
     old: OldDirectory
-    data: Path  # becomes the broker's folder
-    tier: Path  # the broker's store
-    settings: Mapping[str, str]  # of the broker, by Kafka's names
+    data: Path
+    """Becomes the broker's folder."""
+    tier: Path
+    """The broker's store."""
+    settings: Mapping[str, str]
+    """Of the broker, by Kafka's names."""
     limit_s: float
     say: Callable[[str], None]
 

@@ -187,12 +187,18 @@ class Watched:
     how: str
     watched_s: float
     eligible: int
-    listed: int  # how many of the ``eligible`` segments it reported in the tier at the end
-    stored: int  # number of objects in the tier's folder
-    failures: int  # number of copy failures in its log
-    last_failures: int  # those in the second half of the time
-    message: str  # the last failure's message
-    place: str  # where the last failure was raised
+    listed: int
+    """How many of the ``eligible`` segments it reported in the tier at the end."""
+    stored: int
+    """Number of objects in the tier's folder."""
+    failures: int
+    """Number of copy failures in its log."""
+    last_failures: int
+    """Those in the second half of the time."""
+    message: str
+    """The last failure's message."""
+    place: str
+    """Where the last failure was raised."""
 
     @property
     def is_stuck(self) -> bool:

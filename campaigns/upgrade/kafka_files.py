@@ -47,7 +47,8 @@ class FileBatch(NamedTuple):
     """One batch of a segment file."""
 
     position: int
-    size_bytes: int  # of the whole batch at ``position``
+    size_bytes: int
+    """Of the whole batch at ``position``."""
     base_offset: int
     last_offset: int
     leader_epoch: int
@@ -56,7 +57,8 @@ class FileBatch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     is_transactional: bool
-    is_end: bool  # its record is a transaction marker
+    is_end: bool
+    """Its record is a transaction marker."""
     coordinator_epoch: int
     """of the marker, or -1"""
 

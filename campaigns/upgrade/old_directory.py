@@ -43,8 +43,10 @@ class WantedLog:
     batch_bytes: int = 8 << 10
     hours: float = 96.0
     expiration_hours: float = 24.0
-    producers_per_hour: float = 4.0  # new ones that come in each hour
-    snapshots: int = 2  # number of the newest segments that have one at their base offset, as the log's end has
+    producers_per_hour: float = 4.0
+    """New ones that come in each hour."""
+    snapshots: int = 2
+    """Number of the newest segments that have one at their base offset, as the log's end has."""
     seed: int = 1
 
 

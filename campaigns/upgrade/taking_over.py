@@ -48,9 +48,12 @@ class OldPartition:
     topic: str
     index: int
     folder: Path
-    bases: Sequence[int]  # base offsets of its segments
-    snapshots: frozenset[int]  # offsets of its complete snapshots
-    log_start: int  # the first offset that clients may read
+    bases: Sequence[int]
+    """Base offsets of its segments."""
+    snapshots: frozenset[int]
+    """Offsets of its complete snapshots."""
+    log_start: int
+    """The first offset that clients may read."""
 
     @property
     def name(self) -> str:

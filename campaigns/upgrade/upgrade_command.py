@@ -27,9 +27,12 @@ Say = Callable[[str], None]
 class UpgradeRequest:
     """The options of the command."""
 
-    directory: Path | None  # None: one is made by hand
-    out: Path | None  # None: all is deleted at the end
-    topics: Sequence[str]  # none: all but internal ones
+    directory: Path | None
+    """None: one is made by hand."""
+    out: Path | None
+    """None: all is deleted at the end."""
+    topics: Sequence[str]
+    """None: all but internal ones."""
     settings: Mapping[str, str]
     limit_s: float
     with_kafka: bool = False
@@ -40,9 +43,11 @@ class UpgradeRequest:
 class UpgradeResult:
     """The outcome of an upgrade."""
 
-    old: OldDirectory  # what was there before
+    old: OldDirectory
+    """What was there before."""
     verdicts: Sequence[PartitionVerdict]
-    lives: Sequence[Watched]  # runs of Apache Kafka with the same directory, if requested
+    lives: Sequence[Watched]
+    """Runs of Apache Kafka with the same directory, if requested."""
 
     @property
     def is_good(self) -> bool:

@@ -45,17 +45,21 @@ class Spec(msgspec.Struct):
     themselves.
     """
 
-    nodes: list[tuple[int, str, int]] = []  # ID, and host and port as advertised; rules know a node by its place here
+    nodes: list[tuple[int, str, int]] = []
+    """ID, and host and port as advertised; rules know a node by its place here."""
     dial: dict[str, str] = {}
-    pairs: list[LinkPair] = []  # the links between nodes
+    pairs: list[LinkPair] = []
+    """The links between nodes."""
     scenario: str = ""
     seed: int = 1
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
-    external_faults: list[str] | None = None  # names of those that are played in front of a target; None: of our nodes
+    external_faults: list[str] | None = None
+    """Names of those that are played in front of a target; None: of our nodes."""
     roles_are_reported: bool = False
-    processes: dict[int, int | str] = {}  # the order ``processes`` names those of nodes that were started again
+    processes: dict[int, int | str] = {}
+    """The order ``processes`` names those of nodes that were started again."""
 
 
 class ProxyProcess(Child):

@@ -54,18 +54,27 @@ class LinkPair:
 class ProxyPlan:
     """The options of a proxy."""
 
-    host: str = "127.0.0.1"  # where it listens
-    port: int = 0  # of the first node's front, the next one has the port above it, and so on; 0: free ports
+    host: str = "127.0.0.1"
+    """Where it listens."""
+    port: int = 0
+    """Of the first node's front, the next one has the port above it, and so on; 0: free ports."""
     rules: Sequence[Fault] = ()
-    dial: Mapping[str, str] = field(default_factory=dict)  # what to dial instead of an advertised address, HOST:PORT
-    processes: Mapping[int, int | str] = field(default_factory=dict)  # of nodes (fault_actions.ProxyFaultActions)
-    is_alive: Callable[[int], bool] = lambda _: True  # whether the process of a node still runs
+    dial: Mapping[str, str] = field(default_factory=dict)
+    """What to dial instead of an advertised address, HOST:PORT."""
+    processes: Mapping[int, int | str] = field(default_factory=dict)
+    """Of nodes (fault_actions.ProxyFaultActions)."""
+    is_alive: Callable[[int], bool] = lambda _: True
+    """Whether the process of a node still runs."""
     log: Path | None = None
-    topic: str = ""  # ``partition_leader`` and ``partition_follower`` are of its first partition; empty: none
-    roles_are_reported: bool = False  # all roles come by ``take_role``, and none from Metadata
-    frames: Path | None = None  # the folder for what is recorded for the judge of a run
+    topic: str = ""
+    """``partition_leader`` and ``partition_follower`` are of its first partition; empty: none."""
+    roles_are_reported: bool = False
+    """All roles come by ``take_role``, and none from Metadata."""
+    frames: Path | None = None
+    """The folder for what is recorded for the judge of a run."""
     seed: int = 1
-    origin_us: int | None = None  # what times count from, on the monotonic clock
+    origin_us: int | None = None
+    """What times count from, on the monotonic clock."""
     most_frame_bytes: int = MAX_FRAME_BYTES
     behind_toxiproxy: bool = False
 

@@ -54,10 +54,13 @@ class ClosedSegments:
     """Closed segments of the tiered topics of one run."""
 
     nodes: Sequence[SegmentsNode]
-    topics: Mapping[str, int]  # number of partitions
+    topics: Mapping[str, int]
+    """Number of partitions."""
     metadata_version: int
-    limit_s: float = LIMIT_S  # ends the wait if no further segment got to the tier for this time
-    left: list[str] = field(default_factory=list)  # missing at the last look
+    limit_s: float = LIMIT_S
+    """Ends the wait if no further segment got to the tier for this time."""
+    left: list[str] = field(default_factory=list)
+    """Missing at the last look."""
     looked_at: int = 0
     _again_s: float = 0.0
     _progress_s: float = 0.0

@@ -259,10 +259,13 @@ class StartedFault:
     """A fault that is under way."""
 
     target: FaultTarget
-    number: int  # counts how often the fault fired, from 1
-    at_us: int  # when it began, since the run's start
+    number: int
+    """Counts how often the fault fired, from 1."""
+    at_us: int
+    """When it began, since the run's start."""
     end: End
-    reported: FaultRow | None = None  # evidence of the node, if the fault began at a state
+    reported: FaultRow | None = None
+    """Evidence of the node, if the fault began at a state."""
 
 
 class DueActions:

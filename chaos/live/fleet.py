@@ -35,11 +35,16 @@ RESPONSES_AFTER_HEAL = "responses-after-heal"
 class ClusterAccess:
     """Addresses of the brokers. Addresses are HOST:PORT."""
 
-    bootstrap: tuple[str, ...]  # of each broker
-    topic_prefix: str = ""  # begins the names of the run's topics
-    versions: Mapping[str, int] = field(default_factory=dict)  # as in FleetSpec
-    dial: Mapping[str, str] = field(default_factory=dict)  # as in FleetSpec
-    target: tuple[str, ...] = ()  # of the cluster that a mirror copies to
+    bootstrap: tuple[str, ...]
+    """Of each broker."""
+    topic_prefix: str = ""
+    """Begins the names of the run's topics."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """As in FleetSpec."""
+    dial: Mapping[str, str] = field(default_factory=dict)
+    """As in FleetSpec."""
+    target: tuple[str, ...] = ()
+    """Of the cluster that a mirror copies to."""
 
 
 def live_fleet_spec(scenario: Scenario, folder: Path, access: ClusterAccess, origin_us: int, seed: int) -> FleetSpec:

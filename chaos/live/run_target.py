@@ -46,8 +46,10 @@ class RunPlan:
     folder: RunFolder
     seed: int
     target: str
-    mutant: str  # empty for none
-    progress: Progress  # gets a line for what happens
+    mutant: str
+    """Empty for none."""
+    progress: Progress
+    """Gets a line for what happens."""
     origin_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
     start_wall_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 

@@ -44,13 +44,19 @@ class RunView:
     """A moment of a run, as a command shows it."""
 
     phase: str
-    load_s: float  # since when the load runs; negative before the load
+    load_s: float
+    """Since when the load runs; negative before the load."""
     whole_load_s: float
-    report: Mapping[str, int] = field(default_factory=dict)  # the fleet's last event ``progress``, if there was one
-    under_way: tuple[str, ...] = ()  # faults that have begun and not ended
-    fired: int = 0  # number of times that faults fired so far
-    next_fault: tuple[str, float] | None = None  # name of the next fault at a time, and seconds until then
-    broken: tuple[str, ...] = ()  # guarantees that clients or nodes saw violated; more may be found at the end
+    report: Mapping[str, int] = field(default_factory=dict)
+    """The fleet's last event ``progress``, if there was one."""
+    under_way: tuple[str, ...] = ()
+    """Faults that have begun and not ended."""
+    fired: int = 0
+    """Number of times that faults fired so far."""
+    next_fault: tuple[str, float] | None = None
+    """Name of the next fault at a time, and seconds until then."""
+    broken: tuple[str, ...] = ()
+    """Guarantees that clients or nodes saw violated; more may be found at the end."""
 
 
 Show: TypeAlias = Callable[[RunView], None]

@@ -18,10 +18,14 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 class FaultTarget:
     """The target of a fault."""
 
-    fault: Fault  # its ``node`` is a number here, and no role
-    links: tuple[Link, ...]  # those that the fault affects
-    label: str  # its name in the faults table
-    role: str = ""  # the role that the fault was for, empty if none
+    fault: Fault
+    """Its ``node`` is a number here, and no role."""
+    links: tuple[Link, ...]
+    """Those that the fault affects."""
+    label: str
+    """Its name in the faults table."""
+    role: str = ""
+    """The role that the fault was for, empty if none."""
 
 
 class Roles:

@@ -25,7 +25,8 @@ class SimFaultContext:
     network: Network
     fault_times: FaultTimes
     lasts_us: int = 0
-    shown: Callable[[], None] = lambda: None  # called when damage was done
+    shown: Callable[[], None] = lambda: None
+    """Called when damage was done."""
 
 
 def begin(fault: Fault, context: SimFaultContext, lasts_us: int) -> Callable[[], None]:

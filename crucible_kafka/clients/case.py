@@ -29,11 +29,15 @@ CaseFunction: TypeAlias = "Callable[[Play], None]"
 class ClientCase:
     """A behaviour of a broker, and the required reaction of a client."""
 
-    id: str  # section and name (``sessions/response-lost``), never changed
+    id: str
+    """Section and name (``sessions/response-lost``), never changed."""
     level: Level
-    words: str  # what the broker does, and what the client must do
-    source: str  # the KIP, the message schema, or the file of Kafka's client that says so
-    needs: Sequence[str]  # features of the client, of ``protocol.FEATURES``
+    words: str
+    """What the broker does, and what the client must do."""
+    source: str
+    """The KIP, the message schema, or the file of Kafka's client that says so."""
+    needs: Sequence[str]
+    """Features of the client, of ``protocol.FEATURES``."""
     limit_s: float
     conduct: CaseFunction
 

@@ -36,17 +36,24 @@ class GuaranteeJob:
     """A decorator of the function that finds the violations of a guarantee, with the tables and the evidence that it
     requires. The function has the guarantee's name, with underscores."""
 
-    needs: tuple[str, ...]  # tables; without one of them the guarantee is not judged
-    evidence: str  # the fact (``facts.py``) that says how much there was to judge
-    unit: str  # what ``evidence`` counts, as a plural noun
-    about: tuple[str, ...] = ()  # a run that exercises none of these clauses may lack evidence; () means no run may
-    found_in: str = ""  # a table with a row for each violation; without it there is nothing to compute
-    instead: tuple[str, ...] = ()  # tables that replace those of ``needs``
-    early: Callable[[Tables], DataFrame] | None = None  # used instead of ``find`` while the run goes on
-    excused_by: str = (
-        ""  # what may follow in a run that goes on and excuse an apparent violation; judged at the end then
-    )
-    reads_to_end: bool = False  # not judged unless all written partitions were read to their end
+    needs: tuple[str, ...]
+    """Tables; without one of them the guarantee is not judged."""
+    evidence: str
+    """The fact (``facts.py``) that says how much there was to judge."""
+    unit: str
+    """What ``evidence`` counts, as a plural noun."""
+    about: tuple[str, ...] = ()
+    """A run that exercises none of these clauses may lack evidence; () means no run may."""
+    found_in: str = ""
+    """A table with a row for each violation; without it there is nothing to compute."""
+    instead: tuple[str, ...] = ()
+    """Tables that replace those of ``needs``."""
+    early: Callable[[Tables], DataFrame] | None = None
+    """Used instead of ``find`` while the run goes on."""
+    excused_by: str = ""
+    """What may follow in a run that goes on and excuse an apparent violation; judged at the end then."""
+    reads_to_end: bool = False
+    """Not judged unless all written partitions were read to their end."""
     name: str = field(init=False)
     find: Callable[[Tables], DataFrame] = field(init=False)
 

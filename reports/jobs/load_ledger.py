@@ -36,8 +36,10 @@ class LoadCounts:
     reordered: int = 0
     damaged: int = 0
     refused_but_read: int = 0
-    unknown: int = 0  # whose producer does not know whether they are written
-    unread: int = 0  # of those: that were not read
+    unknown: int = 0
+    """Whose producer does not know whether they are written."""
+    unread: int = 0
+    """Of those: that were not read."""
 
     @property
     def is_clean(self) -> bool:

@@ -249,10 +249,14 @@ class Impact:
     during: Window
     after: Window
     errors: int
-    outage_us: int | None  # longest time without a success that touches the fault
-    first_ok_us: int | None  # from the (last) end of the fault to the first success, worst hit
-    recovery_us: int | None  # from there to RECOVERED of the throughput before
-    never_ok: bool = False  # clients went on trying after a hit, and nothing succeeded any more
+    outage_us: int | None
+    """Longest time without a success that touches the fault."""
+    first_ok_us: int | None
+    """From the (last) end of the fault to the first success, worst hit."""
+    recovery_us: int | None
+    """From there to RECOVERED of the throughput before."""
+    never_ok: bool = False
+    """Clients went on trying after a hit, and nothing succeeded any more."""
 
 
 def impacts(findings: Findings) -> list[Impact]:

@@ -34,7 +34,8 @@ class Cell:
 class LatencyRow:
     operation: str
     measure: str
-    cells: tuple[Cell, ...]  # count, min, the percentiles, max
+    cells: tuple[Cell, ...]
+    """Count, min, the percentiles, max."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Contrast:
     samples."""
 
     operation: str
-    calm: tuple[int, int | None, int | None, int | None]  # count, p50_us, p99_us, max_us
+    calm: tuple[int, int | None, int | None, int | None]
+    """Count, p50_us, p99_us, max_us."""
     faulty: tuple[int, int | None, int | None, int | None]
 
 

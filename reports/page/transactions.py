@@ -19,7 +19,8 @@ class Ends:
 
     name: str
     producers: int
-    counts: tuple[int, ...]  # as COUNTS
+    counts: tuple[int, ...]
+    """As COUNTS."""
     records: int | None
     records_committed: int | None
 

@@ -19,14 +19,17 @@ class Served:
     fetches: int = 0
     request_bytes: float | None = None
     response_bytes: float | None = None
-    overhead_bytes: float | None = None  # of the response, without its records
+    overhead_bytes: float | None = None
+    """Of the response, without its records."""
     named: float | None = None
     sent: float | None = None
     mean_us: float | None = None
-    p50_us: float | None = None  # of the kind that is most frequent, full or incremental
+    p50_us: float | None = None
+    """Of the kind that is most frequent, full or incremental."""
     p99_us: float | None = None
     total_us: int = 0
-    full: int = 0  # fetches that named all partitions
+    full: int = 0
+    """Fetches that named all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,17 @@ class Measured:
     fetches: int
     named: int
     returned: int
-    full_again: int  # full requests beyond a fetcher's first at a node, and requests sent again
+    full_again: int
+    """Full requests beyond a fetcher's first at a node, and requests sent again."""
     named_again: int
     sent_again: int
     losses: int
-    recovered_us: tuple[int, ...]  # ascending; from the end of the wait for the response to the next good one
-    requests_us: tuple[int, ...]  # ascending; the part of it between requests and their responses
-    recovery_bytes: float | None  # mean of requests and responses, until the first good response
+    recovered_us: tuple[int, ...]
+    """Ascending; from the end of the wait for the response to the next good one."""
+    requests_us: tuple[int, ...]
+    """Ascending; the part of it between requests and their responses."""
+    recovery_bytes: float | None
+    """Mean of requests and responses, until the first good response."""
     clients: Served
     followers: Served
 

@@ -35,7 +35,8 @@ class Shape:
     partitions: int = 3
     producers: int = 2
     fetchers: int = 3
-    rate_per_s: int = 20  # operations per second and client
+    rate_per_s: int = 20
+    """Operations per second and client."""
     batch: int = 5
     faults: tuple[Fault, ...] = (
         Fault("drop_response", "response_dropped", 2_200_000, 2_200_000, "fetcher-1"),

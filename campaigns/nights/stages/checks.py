@@ -25,8 +25,10 @@ class CheckCommand:
     """A command that must succeed."""
 
     words: Sequence[str]
-    environment: tuple[tuple[str, str], ...] = ()  # set beside the night's own
-    good: tuple[int, ...] = (0,)  # exit codes that are no failure
+    environment: tuple[tuple[str, str], ...] = ()
+    """Set beside the night's own."""
+    good: tuple[int, ...] = (0,)
+    """Exit codes that are no failure."""
 
 
 def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:

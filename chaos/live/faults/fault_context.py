@@ -105,7 +105,8 @@ class LiveFaultContext:
 class FiredFault:
     """A fault that fired."""
 
-    row: FaultRow  # its evidence
+    row: FaultRow
+    """Its evidence."""
 
     def complete(self, until_us: int, detail: str) -> None:
         """Add to the evidence how the fault ended."""
@@ -126,9 +127,12 @@ class Firing:
 class Ended:
     """The end of a fault."""
 
-    evidence: str  # shows that the fault had an effect; if it is empty, the fault counts as not fired
-    firings: tuple[Firing, ...] = ()  # of a fault that fires several times by itself; each of them counts
-    doubt: str = ""  # what speaks against it, for the run's log, if there is no evidence
+    evidence: str
+    """Shows that the fault had an effect; if it is empty, the fault counts as not fired."""
+    firings: tuple[Firing, ...] = ()
+    """Of a fault that fires several times by itself; each of them counts."""
+    doubt: str = ""
+    """What speaks against it, for the run's log, if there is no evidence."""
 
 
 End: TypeAlias = Callable[[], Ended | None]

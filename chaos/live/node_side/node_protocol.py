@@ -26,20 +26,27 @@ class NodeSpec:
     listen: str
     advertised: str
     metrics_listen: str
-    data: str  # the node's folder
-    spools: str  # the folder for the traces of all nodes
-    hit_counts: str  # the folder in which all nodes count the hits of a rule
+    data: str
+    """The node's folder."""
+    spools: str
+    """The folder for the traces of all nodes."""
+    hit_counts: str
+    """The folder in which all nodes count the hits of a rule."""
     config: Mapping[str, str]
     is_voter: bool
-    scenario: str  # the file with the pickled Scenario of the run, whose faults the run's seed has drawn
+    scenario: str
+    """The file with the pickled Scenario of the run, whose faults the run's seed has drawn."""
     seed: int
     mutant: str
-    origin_us: int  # the run's start, on the machine's monotonic clock
+    origin_us: int
+    """The run's start, on the machine's monotonic clock."""
 
     # These differ at each start.
     incarnation: int = -1
-    evidence_fd: int = -1  # the inherited pipe
-    load_from_us: int = NOT_YET  # the load's start, from which the faults' own times count
+    evidence_fd: int = -1
+    """The inherited pipe."""
+    load_from_us: int = NOT_YET
+    """The load's start, from which the faults' own times count."""
 
     @property
     def spool(self) -> Path:
