@@ -71,7 +71,8 @@ class Manifest:
     """The scenario's number, 0 if it has none."""
     title: str = ""
     run_id: str = ""
-    target: str = "reference"  # "reference" or HOST:PORT
+    target: str = "reference"
+    """``reference`` or HOST:PORT."""
     revision: str = ""
     """Revision of the fetch sessions: final, first or none; empty if not chosen for the run."""
     variant: str = ""

@@ -43,7 +43,8 @@ class Anomaly:
     process: str
     index: int
     at_us: int
-    fault: str  # that explains it: it was active, or came before ("3.2 s after ...") or next ("0.4 s before ...")
+    fault: str
+    """That explains it: it was active, or came before ("3.2 s after ...") or next ("0.4 s before ...")."""
     detail: str
 
     @property
@@ -55,14 +56,20 @@ class Anomaly:
 @dataclass(frozen=True, slots=True)
 class GuaranteeResult:
     name: str
-    meaning: str  # one sentence: what would break it
+    meaning: str
+    """One sentence: what would break it."""
     status: Status
-    required: bool  # a violation fails the run, and a promised guarantee without a judgement makes it INVALID
-    evidence: int  # how many things were looked at
+    required: bool
+    """A violation fails the run, and a promised guarantee without a judgement makes it INVALID."""
+    evidence: int
+    """How many things were looked at."""
     evidence_unit: str
-    anomalies: int  # all of them; ``examples`` holds the first
-    reason: str = ""  # why it was not checked
-    judged_by: str = "history"  # "history" (Spark), "simulator" or, live, "runner"
+    anomalies: int
+    """All of them; ``examples`` holds the first."""
+    reason: str = ""
+    """Why it was not checked."""
+    judged_by: str = "history"
+    """``history`` (Spark), ``simulator``, or ``runner`` in a live run."""
     examples: tuple[Anomaly, ...] = ()
 
 
@@ -74,12 +81,16 @@ class Verdict:
     seed: int
     mutant: str
     run_dir: Path
-    summary: str  # plain English, one or two sentences
-    reasons: tuple[str, ...]  # why it is not PASSED; empty if it is
+    summary: str
+    """Plain English, one or two sentences."""
+    reasons: tuple[str, ...]
+    """Why it is not PASSED; empty if it is."""
     guarantees: tuple[GuaranteeResult, ...]
     repeat_command: str
-    report: Path | None = None  # index.html
-    unjudged: tuple[str, ...] = ()  # guarantees that the scenario promises, and that this run left unjudged
+    report: Path | None = None
+    """Index.html."""
+    unjudged: tuple[str, ...] = ()
+    """Guarantees that the scenario promises, and that this run left unjudged."""
 
     @property
     def exit_code(self) -> int:
