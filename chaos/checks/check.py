@@ -134,6 +134,8 @@ class Check:
     """``acted`` is called for events that touch one of these kinds"""
     needs_one_node: ClassVar[bool] = False
     """whether it looks inside one node only, so that a live node's own process can run it"""
+    judges_recordings: ClassVar[bool] = False
+    """whether it needs only what ``QuorumRecorder`` records of each live node, so that the runner can play it back"""
     inspection: ClassVar[Inspection] = Inspection.NEVER
     """when ``inspect`` is called"""
 

@@ -28,6 +28,7 @@ class SnapshotAtLogStart(QuorumCheck):
     """
 
     guarantee = "snapshot-at-log-start"
+    judges_recordings = True
     rows = ("snapshot_renamed", "snapshot_deleted", "download_finished")
 
     def __init__(self, context: CheckContext) -> None:
@@ -78,6 +79,7 @@ class SnapshotEqualsReplay(QuorumCheck):
     """
 
     guarantee = "snapshot-equals-replay"
+    judges_recordings = True
     rows = (PUBLISHED,)
 
     def __init__(self, context: CheckContext) -> None:
@@ -107,6 +109,7 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
     """leader-never-loads-snapshot: a leader never loads a snapshot, its own or another's."""
 
     guarantee = "leader-never-loads-snapshot"
+    judges_recordings = True
     rows = ("snapshot_loaded", "download_started", "download_finished")
 
     def trace(self, row: TraceRow) -> None:

@@ -17,6 +17,7 @@ class OneLeaderPerEpoch(QuorumCheck):
     """one-leader-per-epoch: no two nodes lead in one epoch, and all nodes name the same leader of it."""
 
     guarantee = "one-leader-per-epoch"
+    judges_recordings = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -49,6 +50,7 @@ class MonotonicEpoch(QuorumCheck):
     """
 
     guarantee = "monotonic-epoch"
+    judges_recordings = True
     rows = ("voted",)
 
     def __init__(self, context: CheckContext) -> None:
@@ -93,6 +95,7 @@ class LogMatching(QuorumCheck):
     """
 
     guarantee = "log-matching"
+    judges_recordings = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -177,6 +180,7 @@ class LeaderCompleteness(QuorumCheck):
     """
 
     guarantee = "leader-completeness"
+    judges_recordings = True
     rows = ("truncated",)
 
     def __init__(self, context: CheckContext) -> None:
@@ -228,6 +232,7 @@ class MajorityHighWatermark(QuorumCheck):
     """majority-high-watermark: a majority of the voters durably has all records below a leader's high watermark."""
 
     guarantee = "majority-high-watermark"
+    judges_recordings = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -250,6 +255,7 @@ class MonotonicHighWatermark(QuorumCheck):
     """monotonic-high-watermark: the high watermark never goes back on a living process, nor from leader to leader."""
 
     guarantee = "monotonic-high-watermark"
+    judges_recordings = True
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)

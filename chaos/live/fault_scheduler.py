@@ -78,6 +78,7 @@ class LiveFaultScheduler:
         self.under_way: list[str] = []  # names of the faults at a time that have started and not ended
         self.check_reports = NodeCheckReports()  # what the checks inside the nodes reported
         self.mutant_reached = False
+        self.over_us = 0  # when the last fault had ended, since the run's start
         self._now_us = now_us
         self._scenario = scenario
         self._cluster = cluster
@@ -116,6 +117,7 @@ class LiveFaultScheduler:
         self.context.is_over = True
         self._due_actions.do_all()
         self._losses.end_all()
+        self.over_us = self._now_us()
 
     def evidence_line(self, node: int, line: dict[str, Any]) -> None:
         """Record one line of a node's evidence."""

@@ -20,6 +20,7 @@ from chaos.live.launchers import nodes_under_test, samples_of
 from chaos.live.links import Links
 from chaos.live.node_side.node_protocol import ROLE
 from chaos.live.quorum import Dial
+from chaos.live.recorded_quorum import RecordedQuorum, is_recorded, recorded_rows
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.mutants.registry import by_name
@@ -179,4 +180,17 @@ class ReferenceTarget(RunTarget):
         )
         of_tier = () if self.segments is None else (self.segments.judged(at_us),)
         inside = scheduler.check_reports.judged(self.scenario.guarantees)
-        return (*of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))
+        of_quorum = [] if end.ending is Ending.CRASHED else [*self._quorum_checks(at_us, scheduler)]
+        of_quorum = [check for check in of_quorum if check.guarantee != broken]  # Its story is the end of the run.
+        return (*of_quorum, *of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))
+
+    def _quorum_checks(self, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
+        """Return what the recorded states of all nodes show of the quorum."""
+        size, guarantees = self.scenario.cluster, self.scenario.guarantees
+        if not is_recorded(guarantees):
+            return ()
+        replaced = {row.target for row in scheduler.rows if row.kind == "directory_missing"}
+        nodes = [node.number for node in self.cluster.nodes if node.name in replaced]
+        quorum = RecordedQuorum(guarantees, size.nodes, size.total - size.nodes, scheduler.over_us, nodes)
+        quorum.play(recorded_rows(self._plan.folder.path, guarantees), at_us)
+        return quorum.judged(at_us)

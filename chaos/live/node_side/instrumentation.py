@@ -13,10 +13,12 @@ from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.roles import role_of, topic_of_roles
 from chaos.interceptor.rules import FileHitCounter, at_a_link, rules_for
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
-from chaos.live.node_side.checks_inside import ChecksInside
+from chaos.live.node_side.checks_inside import MAX_NODES, ChecksInside
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
 from chaos.live.node_side.node_protocol import DISK, FAULT, LOST_BY_PROXY, ROLE, Evidence, NodeSpec
 from chaos.live.node_side.peer_requests import PeerRequestRecorder, recorded_at
+from chaos.live.node_side.quorum_recorder import QuorumRecorder
+from chaos.live.recorded_quorum import is_recorded
 from chaos.live.run_folder import TraceSpool, costs_beside
 from chaos.seeds import random_for
 from reference_broker.core.events import Effect, Event, Hooks, Note, Reply
@@ -45,6 +47,8 @@ class NodeInstrumentation:
         self._checks = ChecksInside(spec.incarnation, spec.origin_us, scenario.guarantees, evidence)
         self._spool = TraceSpool(spec.spool)
         self._recorder = TraceRecorder(spec.node_id, spec.incarnation, self._record, spec.origin_us)
+        is_wanted = is_recorded(scenario.guarantees)
+        self._quorum = QuorumRecorder(self._recorder, spec.incarnation, spec.origin_us, MAX_NODES, is_wanted)
         costs = TraceSpool(costs_beside(spec.spool))
         self._costs = FetchCosts(spec.node_id, lambda row: costs.add(row.values()), spec.now_us, time.thread_time_ns)
         measure_waiting(self._costs)
@@ -74,7 +78,7 @@ class NodeInstrumentation:
         disk = self._interceptor.watch(disk)
         if any(fault.kind == "disk_full" for fault in self._scenario.faults):
             disk = self._disk_faults.watch(disk)
-        watching: tuple[Hooks, ...] = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        watching: tuple[Hooks, ...] = (self._recorder, self._quorum, self._checks, self._interceptor, self._disk_faults)
         if any(fault.kind == "response_lost_by_proxy" for fault in self._scenario.faults):
             watching = (*watching, losses)
         if any(FAULT_KINDS[fault.kind].from_recorded for fault in self._scenario.faults):
@@ -86,6 +90,7 @@ class NodeInstrumentation:
     def built(self, node: "Node") -> None:
         self._node = node
         self._checks.built(node)
+        self._quorum.built(node)
         for preset in self._presets:
             preset.built(node)
             row = preset.evidence(self._spec.node_id, self._spec.now_us())
