@@ -37,7 +37,7 @@ CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
 FAST = ("lint", "format", "contracts", "quick")
 WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
-LANES = (("live",), ("spark",), ("contracts", "types", "pure"))
+LANES = (("live", "quick"), ("spark",), ("contracts", "types", "pure"))
 """Parts that run at the same time, if one of the first two lanes has any. The first lane that has some is shown as it
 runs, and has the highest priority. What the others print follows it."""
 NO_TESTS = 5
@@ -58,7 +58,7 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
     """Return 0 if all is well, 5 if no test was left to run, else 1."""
     wanted_lanes = [[name for name in lane if name in names] for lane in LANES]
-    lanes = [lane for lane in wanted_lanes if lane] if {"live", "spark"} & {*names} else []
+    lanes = [lane for lane in wanted_lanes if lane] if any(wanted_lanes[:-1]) else []
     statuses = {name: _status_of(name, pytest_words) for name in names if not any(name in lane for lane in lanes)}
     with ExitStack() as stack:
         behind = {" or ".join(lane): stack.enter_context(_behind(lane, pytest_words)) for lane in lanes[1:]}

@@ -88,6 +88,14 @@ def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_
     assert spark[-6:] == ("test", "--only", "spark", "--", "-k", "some")
 
 
+def test_import_contracts_run_behind_quick_tests(commands_run: Commands) -> None:
+    assert checks.run(["lint", "contracts", "quick"], ["-x"]) == 0
+    lint, behind, quick = commands_run
+    assert "ruff" in lint
+    assert behind[-4:] == ("--only", "contracts", "--", "-x")
+    assert quick[-3:] == ("--part", "quick", "-x")
+
+
 def test_without_live_tests_the_computing_checks_run_behind_spark(commands_run: Commands) -> None:
     assert checks.run(["pure", "spark"], []) == 0
     behind, spark = commands_run
