@@ -1,6 +1,7 @@
 """Draft versions of APIs: the layout of their frames, and how clients find them."""
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -263,11 +264,28 @@ class DraftsUnnoticed(Check):
     needs_one_node = True
     acts_on = (API_VERSIONS,)
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._right: dict[tuple[int, bool], tuple[object, ...]] = {}
+        """by version, and whether the node keeps metadata epochs: the parts of the last response that was right. Each
+        new connection requests them, and nodes send the same objects until a feature changes"""
+
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
             if type(effect) is Reply and isinstance(effect.body, ApiVersionsResponse) and not effect.body.error_code:
-                for wrong in _wrong(effect.body, effect.api_version, node.broker.config.crucible_metadata_epoch_enable):
-                    self.violated(at_us, f"node-{node.broker.node_id} sent {effect.tag.client_id} {wrong}")
+                self._judge(at_us, node, effect, effect.body)
+
+    def _judge(self, at_us: int, node: "Node", reply: Reply, body: ApiVersionsResponse) -> None:
+        keeps_metadata_epoch = node.broker.config.crucible_metadata_epoch_enable
+        judged_by = reply.api_version, keeps_metadata_epoch
+        parts = body.api_keys, body.supported_features, body.finalized_features
+        if all(map(is_, parts, self._right.get(judged_by, (None,)))):
+            return
+        wrong = _wrong(body, reply.api_version, keeps_metadata_epoch)
+        if not wrong:
+            self._right[judged_by] = parts
+        for each in wrong:
+            self.violated(at_us, f"node-{node.broker.node_id} sent {reply.tag.client_id} {each}")
 
 
 def _wrong(body: ApiVersionsResponse, version: int, keeps_metadata_epoch: bool) -> list[str]:

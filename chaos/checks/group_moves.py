@@ -64,7 +64,7 @@ class GroupMoves(Check):
     """
 
     guarantee = "groups-consistent"
-    inspection = Inspection.AFTER_EVENTS
+    inspection = Inspection.ONLY_THOROUGH
     acts_on = (
         *(COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC, TXN_COMMIT, DELETE, STATE, MEMBER, LOADED, UNLOADED, Closed),
         type(None),
@@ -253,8 +253,6 @@ class GroupMoves(Check):
     # --- all groups ---------------------------------------------------------------------------------------------------
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
         node_id, self._now_us = node.broker.node_id, node.broker.now.mono_us
         held = {
             group_id: group

@@ -1,6 +1,7 @@
 """Drafts: layouts of their messages in bytes, and versions that ApiVersions may list."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from kio.schema.api_versions.v4.response import (
@@ -146,11 +147,13 @@ ANNOUNCED = ApiVersionsResponse(
 )
 
 
-def reported(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
+def reported(*bodies: ApiVersionsResponse, version: int = 3, keeps_epoch: bool = True) -> list[str]:
+    """Return what the check reports of these responses, which the node sends one after the other."""
     check = DraftsUnnoticed(check_context())
     config = replace(BrokerConfig(), crucible_metadata_epoch_enable=keeps_epoch)
     node = StubNode(StubBroker(config=config)).as_node()
-    check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
+    for body in bodies:
+        check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
     return [each.story.removeprefix("node-0 sent me ") for each in check.violations]
 
 
@@ -179,3 +182,15 @@ def test_other_peoples_clients_get_no_draft_and_ours_get_each() -> None:
     assert reported(without, keeps_epoch=False) == []
     open_ones = replace(ANNOUNCED, finalized_features=ANNOUNCED.finalized_features[1:])
     assert reported(open_ones) == ["the draft Fetch.1000 as a feature to upgrade"]
+
+
+@pytest.mark.parametrize("part", ["api_keys", "supported_features", "finalized_features"])
+def test_right_response_excuses_no_other_one(part: str) -> None:
+    fetch, *others = ANNOUNCED.api_keys
+    wrong: dict[str, Any] = {
+        "api_keys": (replace(fetch, max_version=i16(1000)), *others),
+        "supported_features": ANNOUNCED.supported_features[1:],
+        "finalized_features": ANNOUNCED.finalized_features[1:],
+    }
+    another = replace(ANNOUNCED, **{part: wrong[part]})
+    assert len(reported(ANNOUNCED, ANNOUNCED, another, another, ANNOUNCED)) == 2

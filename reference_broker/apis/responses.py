@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypedDict, TypeVar
 from uuid import UUID
 
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i32, i32Timedelta
 
 from reference_broker.controller.changes import NOT_CONTROLLER as NOT_CONTROLLER
 from reference_broker.controller.changes import Refusal as Refusal
@@ -14,10 +14,10 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+TOPIC_OPERATIONS = i32(sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11)))
 """Without an authorizer everyone may do everything to a topic. These are AclOperation bits, as Kafka returns them."""
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_REQUESTED = -(2**31)
+CLUSTER_OPERATIONS = i32(sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12)))
+OPERATIONS_NOT_REQUESTED = i32(-(2**31))
 
 
 class ErrorFields(TypedDict):

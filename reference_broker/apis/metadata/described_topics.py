@@ -1,4 +1,4 @@
-"""The descriptions of topics in Metadata responses, built once for each state of a topic.
+"""The descriptions of topics and brokers in Metadata responses, built once for each state of a topic or of the brokers.
 
 To describe 10,000 partitions takes 0.1 s, and many clients send Metadata requests.
 """
@@ -9,8 +9,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
-from kio.schema.metadata.v13.response import MetadataResponsePartition, MetadataResponseTopic
-from kio.schema.types import TopicName
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
+from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.responses import as_uuid
@@ -58,6 +58,19 @@ class DescribedTopics:
 
     by_name: dict[str, _Description] = field(default_factory=dict)
     """The last description of each topic that exists."""
+    _brokers: tuple[BrokerImage, ...] = ()
+    """Those that ``_by_listener`` describes."""
+    _by_listener: dict[str, tuple[MetadataResponseBroker, ...]] = field(default_factory=dict)
+
+    def live_brokers(self, cache: MetadataCache, listener: str) -> tuple[MetadataResponseBroker, ...]:
+        """Return the brokers that are not fenced, with their addresses on the listener that the client came to. They
+        are described again when the cache has another tuple of brokers."""
+        if self._brokers is not cache.brokers:
+            self._brokers, self._by_listener = cache.brokers, {}
+        described = self._by_listener.get(listener)
+        if described is None:
+            described = self._by_listener[listener] = tuple(_broker(one, listener) for one in cache.live_brokers())
+        return described
 
     def find(self, cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:
         described = self.by_name.get(topic.name)
@@ -80,6 +93,11 @@ class DescribedTopics:
         if version not in described.drafts:
             described.drafts[version] = yield from _in_draft_layout(topic, version)
         return described.drafts[version]
+
+
+def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
+    host, port = broker.address(listener)
+    return MetadataResponseBroker(node_id=BrokerId(broker.broker_id), host=host, port=i32(port), rack=broker.rack)
 
 
 def _in_slices(partitions: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:

@@ -22,7 +22,7 @@ from typing import TypeAlias, cast
 from uuid import UUID
 
 from kio.schema.metadata.v13.request import MetadataRequestTopic
-from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
+from kio.schema.metadata.v13.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
@@ -39,7 +39,6 @@ from reference_broker.apis.topics.automatic_creation import (
 from reference_broker.controller.planning.topic_creation import NewTopic, request_problem
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.identifiers import is_internal
-from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.slicing import DESCRIBED_TOPICS_PER_SLICE, Sliced
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
 from reference_broker.wire.drafts import (
@@ -96,12 +95,12 @@ def _build_response(
         return (yield from _draft(cache, described, topics, listener, api_version))
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=tuple(_broker(one, listener) for one in cache.live_brokers()),
+        brokers=described.live_brokers(cache, listener),
         cluster_id=cache.cluster_id,
         controller_id=BrokerId(cache.controller_id),
         topics=tuple(topics),
         error_code=ErrorCode.none,
-        cluster_authorized_operations=i32(
+        cluster_authorized_operations=(
             CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else OPERATIONS_NOT_REQUESTED
         ),
     )
@@ -122,12 +121,6 @@ def _all(cache: MetadataCache, described: DescribedTopics, operations: int) -> S
 API = Api(MetadataRequest, lambda broker: partial(handle, broker, DescribedTopics()))
 
 
-def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
-    """With its address on the listener that the client came to."""
-    host, port = broker.address(listener)
-    return MetadataResponseBroker(node_id=BrokerId(broker.broker_id), host=host, port=i32(port), rack=broker.rack)
-
-
 def _draft(
     cache: MetadataCache,
     described: DescribedTopics,
@@ -143,7 +136,7 @@ def _draft(
             yield
     brokers = tuple(
         MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-        for one in (_broker(broker, listener) for broker in cache.live_brokers())
+        for one in described.live_brokers(cache, listener)
     )
     if api_version >= WITH_LEADER_EPOCHS:
         return MetadataResponse1001(

@@ -20,6 +20,7 @@ from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import MetadataTopic1000
@@ -186,6 +187,16 @@ def test_cached_description_of_deleted_topic_is_dropped() -> None:
     create(world, topic("c"))
     find_all()
     assert list(responses.by_name) == ["b", "c"]
+
+
+def test_description_of_brokers_is_cached_until_they_change() -> None:
+    broker = BrokerImage(1, 5, bytes(16), "host", 9092, fenced=False, listeners=(("IN", "in", 1), ("OUT", "out", 2)))
+    cache, responses = MetadataCache("cluster", brokers=(broker,)), DescribedTopics()
+    (inside,) = first = responses.live_brokers(cache, "IN")
+    (outside,) = responses.live_brokers(cache, "OUT")
+    assert ((inside.host, inside.port), (outside.host, outside.port)) == (("in", 1), ("out", 2))
+    assert responses.live_brokers(replace(cache, controller_id=2), "IN") is first
+    assert responses.live_brokers(replace(cache, brokers=(replace(broker, fenced=True),)), "IN") == ()
 
 
 def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
