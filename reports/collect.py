@@ -148,8 +148,8 @@ def queries(tables: Tables, runs: int) -> list[Query]:
         return any(tables.has(run, *names) for run in range(runs))
 
     judged = [job for job in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(job))]
-    declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
-    measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
+    declared = {field.name: field.metadata for field in fields(Findings) if field.metadata}
+    measured = {name: metadata["job"] for name, metadata in declared.items() if some_run_has(*metadata["needs"])}
     judging = [Query(job.name, True, job.find) for job in judged]
     measuring = [Query(name, False, measure) for name, measure in {"facts": evidence_facts, **measured}.items()]
     # Neighbours of one kind start from the same frames, and would wait for each other.

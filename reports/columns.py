@@ -99,6 +99,6 @@ def _columns(row: type[Row]) -> Iterator[Column]:
         hint = hints[field.name]
         note = getattr(hint, "__metadata__", ("",))[0]
         plain = getattr(hint, "__origin__", hint)
-        kinds = [each for each in get_args(plain) if each is not NoneType] or [plain]
+        kinds = [kind for kind in get_args(plain) if kind is not NoneType] or [plain]
         nullable = NoneType in get_args(plain) or isinstance(note, Later)
         yield Column(field.name, _KINDS[kinds[0]], str(note), nullable, isinstance(note, Moment))

@@ -61,7 +61,7 @@ class Clause:
     @property
     def own_tests(self) -> tuple[str, ...]:
         """Tests of the broker's or the client's own behaviour. Others test what judges it, or play scenarios."""
-        return tuple(each for each in self.tests if each.startswith(OWN_ROOMS))
+        return tuple(test for test in self.tests if test.startswith(OWN_ROOMS))
 
     @property
     def status(self) -> str:
@@ -102,33 +102,33 @@ def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     points, required = _points(root), _named_by_scenarios(root, "points")
     return tuple(
         Clause(
-            each,
+            clause_id,
             text,
-            tuple(code.get(each, ())),
-            tuple(tests.get(each, ())),
-            tuple(used.get(each, ())),
-            tuple(mutants.get(each, ())),
-            reasons.get(each, ""),
-            proof([found for (name, _), found in searches.items() if name in mutants.get(each, ())], today),
-            tuple(points.get(each, ())),
-            tuple(_scenarios_that_reach(points.get(each, ()), required)),
-            pointless.get(each, ""),
+            tuple(code.get(clause_id, ())),
+            tuple(tests.get(clause_id, ())),
+            tuple(used.get(clause_id, ())),
+            tuple(mutants.get(clause_id, ())),
+            reasons.get(clause_id, ""),
+            proof([search for (name, _), search in searches.items() if name in mutants.get(clause_id, ())], today),
+            tuple(points.get(clause_id, ())),
+            tuple(_scenarios_that_reach(points.get(clause_id, ()), required)),
+            pointless.get(clause_id, ""),
         )
-        for each, text in texts(root).items()
+        for clause_id, text in texts(root).items()
     )
 
 
 def _reasons(root: Path, table: str) -> dict[str, str]:
-    return {each: str(why) for each, why in _tables(root).get(table, {}).items()}
+    return {clause_id: str(why) for clause_id, why in _tables(root).get(table, {}).items()}
 
 
 def _points(root: Path) -> dict[str, list[str]]:
     """Map each clause to the names of the decision points that name it."""
-    found: dict[str, list[str]] = {}
+    points_by_clause: dict[str, list[str]] = {}
     for point in declared_points(root):
-        for each in point.clauses:
-            found.setdefault(each, []).append(point.name)
-    return found
+        for clause_id in point.clauses:
+            points_by_clause.setdefault(clause_id, []).append(point.name)
+    return points_by_clause
 
 
 def _scenarios_that_reach(points: Sequence[str], required: Mapping[str, Sequence[str]]) -> list[str]:
@@ -149,8 +149,8 @@ def marked_tests(root: Path = ROOT) -> dict[str, list[str]]:
     for path in _sources(root):
         if _is_test(path):
             for name, ids in _marked_in(path.read_text(encoding="utf-8")):
-                for each in ids:
-                    tests.setdefault(each, []).append(f"{path.relative_to(root).as_posix()}::{name}")
+                for clause_id in ids:
+                    tests.setdefault(clause_id, []).append(f"{path.relative_to(root).as_posix()}::{name}")
     return tests
 
 
@@ -164,8 +164,8 @@ def _naming_code(root: Path) -> dict[str, list[str]]:
     for path in _sources(root):
         relative = path.relative_to(root).as_posix()
         if not _is_test(path) and "/tests/" not in relative:
-            for each in sorted({f"{room}-{number}" for room, number in _ID.findall(path.read_text())}):
-                code.setdefault(each, []).append(relative)
+            for clause_id in sorted({f"{room}-{number}" for room, number in _ID.findall(path.read_text())}):
+                code.setdefault(clause_id, []).append(relative)
     return code
 
 
@@ -197,7 +197,7 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each marked test (class or function) with the IDs that its marks name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name, tuple(each for decorator in node.decorator_list for each in _ids(decorator))
+            yield node.name, tuple(clause_id for decorator in node.decorator_list for clause_id in _ids(decorator))
 
 
 def _ids(node: ast.AST) -> tuple[str, ...]:
@@ -212,8 +212,8 @@ def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
     used: dict[str, list[str]] = {}
     for path in sorted((root / "scenarios" / "catalogue").glob("*/*.toml"), key=lambda path: path.name):
         with path.open("rb") as file:
-            for each in tomllib.load(file).get(key, ()):
-                used.setdefault(each, []).append(path.stem)
+            for word in tomllib.load(file).get(key, ()):
+                used.setdefault(word, []).append(path.stem)
     return used
 
 

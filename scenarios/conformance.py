@@ -40,17 +40,17 @@ class Behaviour:
 def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
     """Return every behaviour, in the order of the files' names and of the lines in each file."""
     tests = marked_tests(root)
-    found = []
+    behaviours = []
     for suite, section in _sections(root).items():
         path = str(section["path"])
         for name, text in section.items():
             if name not in _NOT_BEHAVIOURS:
-                each = f"{suite}.{name}"
-                found.append(Behaviour(each, str(text), path, tuple(tests.get(each, ()))))
+                behaviour_id = f"{suite}.{name}"
+                behaviours.append(Behaviour(behaviour_id, str(text), path, tuple(tests.get(behaviour_id, ()))))
         for name, why in _unlike(section.get("unlike", {})):
-            each = f"{suite}.{name}" if name else suite
-            found.append(Behaviour(each, why, path, tuple(tests.get(each, ())), why))
-    return tuple(found)
+            behaviour_id = f"{suite}.{name}" if name else suite
+            behaviours.append(Behaviour(behaviour_id, why, path, tuple(tests.get(behaviour_id, ())), why))
+    return tuple(behaviours)
 
 
 def _unlike(said: object) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
     yield from _twice([fault.name for fault in scenario.faults], "fault: two faults are")
     yield from _twice([fault.name for fault in scenario.external_faults], "external_fault: two faults are")
     for place, fault in enumerate(scenario.faults):
-        if fault.after and fault.after not in [each.name for each in scenario.faults[:place]]:
+        if fault.after and fault.after not in [earlier.name for earlier in scenario.faults[:place]]:
             yield f"fault {fault.name!r}: after: {fault.after!r} is no earlier fault of this file"
         for need in needed_by(fault):
             if need not in scenario.needs:
@@ -96,14 +96,16 @@ def _begins_too_late(fault: Fault, load: Load) -> Iterator[str]:
 def _wrong_in_load(load: Load) -> Iterator[str]:
     topics = {topic.name: topic for topic in load.topics}
     yield from _wrong_in_topics(load.topics)
-    topics_used = [(f"{each.name!r}", each.topic) for each in load.fetchers]
-    topics_used += [(f"{each.name!r}", each.topic) for each in load.producers]
-    topics_used += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
+    topics_used = [(f"{fetchers.name!r}", fetchers.topic) for fetchers in load.fetchers]
+    topics_used += [(f"{producers.name!r}", producers.topic) for producers in load.producers]
+    topics_used += [(f"group {group.name!r}", topic) for group in load.groups for topic in group.topics]
     topics_used += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
-    topics_used += [(f"{each.name!r}", each.topic) for each in load.transactional]
-    topics_used += [(f"{each.name!r}", each.topic) for each in load.strays]
-    topics_used += [(f"{each.name!r}", each.topic) for each in load.janitors]
-    topics_used += [(f"worker {each.name!r}", topic) for each in load.workers for topic in (each.source, each.target)]
+    topics_used += [(f"{writers.name!r}", writers.topic) for writers in load.transactional]
+    topics_used += [(f"{strays.name!r}", strays.topic) for strays in load.strays]
+    topics_used += [(f"{janitors.name!r}", janitors.topic) for janitors in load.janitors]
+    topics_used += [
+        (f"worker {workers.name!r}", topic) for workers in load.workers for topic in (workers.source, workers.target)
+    ]
     for client, topic in topics_used:
         if topic not in topics:
             yield f"load: topic {topic!r} of {client} is not among: {', '.join(sorted(topics))}"
@@ -126,16 +128,20 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would get a response, so nothing could be judged"
     for admins in load.admins:
-        of_topics = [each for each, _ in admins.mix if each.startswith("loaded_") or each.endswith("_request")]
+        of_topics = [
+            operation
+            for operation, _ in admins.mix
+            if operation.startswith("loaded_") or operation.endswith("_request")
+        ]
         if not load.topics and of_topics:
             yield f"load.admins: {admins.name!r} would need a topic of the load for {of_topics[0]!r}, which has none"
     named: tuple[Fetchers | Producers | Admins | MetadataReaders | Strays | Janitors, ...]
     named = (*load.fetchers, *load.producers, *load.admins, *load.metadata_readers, *load.strays, *load.janitors)
-    yield from _twice([each.name for each in named], "load: two groups are")
-    if load.mirror is not None and any(each.name == MIRROR_GROUP for each in load.groups):
+    yield from _twice([group.name for group in named], "load: two groups are")
+    if load.mirror is not None and any(group.name == MIRROR_GROUP for group in load.groups):
         yield f"load.groups: the name {MIRROR_GROUP!r} is that of the mirror's group"
-    for each in load.groups:
-        yield from _wrong_in_group(each)
+    for group in load.groups:
+        yield from _wrong_in_group(group)
 
 
 def _wrong_with_compaction(load: Load) -> Iterator[str]:
@@ -180,19 +186,19 @@ def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
     if load.hot.replicas > total:
         yield f"load.topics: {load.hot.replicas} replicas need so many nodes; there are {total}"
     speaks_drafts = load.mirror is not None and load.mirror.metadata_epoch
-    speaks_drafts |= any(each.metadata_epoch for each in load.groups)
-    speaks_drafts |= any(each.metadata_epoch for each in load.producers)
-    speaks_drafts |= any(each.metadata_epoch for each in load.admins)
+    speaks_drafts |= any(group.metadata_epoch for group in load.groups)
+    speaks_drafts |= any(producers.metadata_epoch for producers in load.producers)
+    speaks_drafts |= any(admins.metadata_epoch for admins in load.admins)
     if speaks_drafts and "drafts" not in scenario.needs:
         yield "needs: metadata epochs are spoken under draft versions and need 'drafts'"
-    if any(each.tombstone_horizon for each in load.groups):
+    if any(group.tombstone_horizon for group in load.groups):
         if "drafts" not in scenario.needs:
             yield "needs: the tombstone horizon is sent under a draft version and needs 'drafts'"
         if dict(scenario.cluster.config).get(TOMBSTONE_HORIZON) != "true":
             yield f"cluster.config: readers with a tombstone_horizon need {TOMBSTONE_HORIZON} = true"
-    for each in load.groups:
-        if isinstance(each.metadata_from, int) and each.metadata_from >= total:
-            yield f"load.groups: node {each.metadata_from} is not in the cluster"
+    for group in load.groups:
+        if isinstance(group.metadata_from, int) and group.metadata_from >= total:
+            yield f"load.groups: node {group.metadata_from} is not in the cluster"
 
 
 def _twice(names: Sequence[str], two: str) -> Iterator[str]:

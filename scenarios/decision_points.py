@@ -68,13 +68,13 @@ class Point:
 def declared_points(root: Path = ROOT) -> tuple[Point, ...]:
     """Return every point of the broker in this clone, in the order of paths and lines. Raise PointError."""
     paths = sorted((root / PACKAGE).rglob("*.py"))
-    found = [point for path in paths if "tests" not in path.parts for point in points_of(path.read_text(), path)]
+    points = [point for path in paths if "tests" not in path.parts for point in points_of(path.read_text(), path)]
     seen: dict[str, Point] = {}
-    for point in found:
+    for point in points:
         if point.name in seen:
             raise PointError(f"{point.where}: {point.name} is declared in {seen[point.name].where} too")
         seen[point.name] = point
-    return tuple(found)
+    return tuple(points)
 
 
 def points_of(source: str, path: Path) -> Iterator[Point]:

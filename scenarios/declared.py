@@ -52,10 +52,10 @@ def texts(allowed: tuple[str, ...] | None = None, may_be_empty: bool = False) ->
     """A list of texts. If ``allowed`` is given each must be one of these."""
 
     def take(reader: Reader, key: str, default: Any) -> tuple[str, ...]:
-        found = reader.texts(key, allowed, default)
-        if not found and not may_be_empty:
+        words = reader.texts(key, allowed, default)
+        if not words and not may_be_empty:
             raise reader.refusal(key, "is empty; name at least one")
-        return found
+        return words
 
     return Kind(take, list)
 
@@ -80,9 +80,9 @@ def weights(words: tuple[str, ...]) -> Kind:
 
     def take(reader: Reader, key: str, default: Any) -> tuple[tuple[str, int], ...]:  # noqa: ARG001
         table = reader.table(key)
-        found = tuple((word, table.integer(word, 0, low=0)) for word in words)
+        weights = tuple((word, table.integer(word, 0, low=0)) for word in words)
         table.end()
-        used = tuple((word, weight) for word, weight in found if weight)
+        used = tuple((word, weight) for word, weight in weights if weight)
         if not used:
             raise reader.refusal(key, f"has no weight above 0; give one to any of: {', '.join(words)}")
         return used
@@ -98,8 +98,8 @@ def table(of: type[Any]) -> Kind:
 def tables(of: type[Any]) -> Kind:
     """Any number of tables."""
     return Kind(
-        lambda reader, key, _: tuple(read(of, each) for each in reader.tables(key)),
-        lambda value: [as_table(each) for each in value],
+        lambda reader, key, _: tuple(read(of, table) for table in reader.tables(key)),
+        lambda value: [as_table(item) for item in value],
     )
 
 
@@ -116,7 +116,7 @@ def _kind(hint: Any) -> Kind:
     if get_origin(hint) is Annotated:
         return cast(Kind, hint.__metadata__[0])
     if get_origin(hint) in (Union, UnionType):
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+        (hint,) = (alternative for alternative in get_args(hint) if alternative is not NoneType)
         return _kind(hint)
     if get_origin(hint) is tuple:
         return tables(get_args(hint)[0])
@@ -129,11 +129,11 @@ def read(declared: type[T], reader: Reader, **given: Any) -> T:
     Raise ScenarioError for an unknown key, and for what a field may not hold.
     """
     hints = get_type_hints(declared, include_extras=True)
-    wanted = [each for each in fields(declared) if each.name not in given]  # type: ignore[arg-type]
-    for field in wanted:
+    read_fields = [field for field in fields(declared) if field.name not in given]  # type: ignore[arg-type]
+    for field in read_fields:
         reader.knows(field.name)
     reader.end()  # First, since a key that is misspelt is missing, too.
-    for field in wanted:
+    for field in read_fields:
         if field.default is None and not reader.has(field.name):
             continue
         default = None if field.default is MISSING else field.default
@@ -161,7 +161,7 @@ def simulated(value: T) -> T:
                 changes[field.name.removeprefix(SIMULATED)] = now
                 changes[field.name] = None
         elif isinstance(now, tuple) and now and is_dataclass(now[0]):
-            changes[field.name] = tuple(simulated(each) for each in now)
+            changes[field.name] = tuple(simulated(item) for item in now)
         elif is_dataclass(now):
             changes[field.name] = simulated(now)
     return replace(value, **changes)  # type: ignore[type-var]

@@ -26,10 +26,10 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
     chosen: dict[str, str] = {}
     for fault in scenario.faults:
         if fault.either and fault.either not in chosen:
-            names = [each.name for each in scenario.faults if each.either == fault.either]
+            names = [alternative.name for alternative in scenario.faults if alternative.either == fault.either]
             chosen[fault.either] = names[wheel.turn(len(names))]
-    kept = [fault for fault in scenario.faults if not fault.either or chosen[fault.either] == fault.name]
-    return replace(scenario, faults=tuple(_placed(fault, wheel) for fault in kept))
+    drawn_faults = [fault for fault in scenario.faults if not fault.either or chosen[fault.either] == fault.name]
+    return replace(scenario, faults=tuple(_placed(fault, wheel) for fault in drawn_faults))
 
 
 class _Wheel:
@@ -61,13 +61,13 @@ def sends_leader_epochs(scenario: Scenario) -> bool:
     """Return whether there are groups or a mirror, and all of them send leader epochs."""
     load = scenario.load
     members = (*load.groups, *((load.mirror,) if load.mirror is not None else ()))
-    return bool(members) and all(each.leader_epochs for each in members)
+    return bool(members) and all(member.leader_epochs for member in members)
 
 
 def with_leader_epochs(scenario: Scenario) -> Scenario:
     """Return the scenario whose groups and mirror send leader epochs (KIP-320). Nothing else differs."""
     load = scenario.load
-    groups = tuple(replace(each, leader_epochs=True) for each in load.groups)
+    groups = tuple(replace(group, leader_epochs=True) for group in load.groups)
     mirror = None if load.mirror is None else replace(load.mirror, leader_epochs=True)
     return replace(scenario, load=replace(load, groups=groups, mirror=mirror))
 
@@ -84,13 +84,15 @@ def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: boo
         return said if leader_epochs is None else leader_epochs
 
     groups = tuple(
-        replace(each, metadata_epoch=metadata_epoch, leader_epochs=sends(each.leader_epochs)) for each in load.groups
+        replace(group, metadata_epoch=metadata_epoch, leader_epochs=sends(group.leader_epochs)) for group in load.groups
     )
     mirror = load.mirror
     if mirror is not None:
         mirror = replace(mirror, metadata_epoch=metadata_epoch, leader_epochs=sends(mirror.leader_epochs))
-    producers = tuple(replace(each, metadata_epoch=each.metadata_epoch and metadata_epoch) for each in load.producers)
-    admins = tuple(replace(each, metadata_epoch=each.metadata_epoch and metadata_epoch) for each in load.admins)
+    producers = tuple(
+        replace(producer, metadata_epoch=producer.metadata_epoch and metadata_epoch) for producer in load.producers
+    )
+    admins = tuple(replace(admin, metadata_epoch=admin.metadata_epoch and metadata_epoch) for admin in load.admins)
     return replace(scenario, load=replace(load, groups=groups, mirror=mirror, producers=producers, admins=admins))
 
 

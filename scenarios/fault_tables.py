@@ -83,11 +83,11 @@ def _match(reader: Reader, on: str, kind: str) -> Match:
     if on == "note":
         return _note(reader)
     keys = MATCH_KEYS[on] if on else FAULT_KINDS[kind].match
-    found = {key: _MATCH_VALUES[key](reader, key) for key in keys if reader.has(key)}
+    values = {key: _MATCH_VALUES[key](reader, key) for key in keys if reader.has(key)}
     for key in keys:
         reader.knows(key)
     reader.end()
-    return Match(**found)
+    return Match(**values)
 
 
 def _note(reader: Reader) -> Match:
@@ -103,11 +103,11 @@ def _note(reader: Reader) -> Match:
 def _api(reader: Reader, key: str) -> int:
     """Read an API's name, as ``offset_commit`` or as Kafka spells it, ``OffsetCommit``."""
     name = reader.text(key)
-    found = _APIS.get(name.replace("_", "").lower())
-    if found is None:
+    api_key = _APIS.get(name.replace("_", "").lower())
+    if api_key is None:
         near = get_close_matches(name.lower(), API_KEYS, n=3) or ["produce", "fetch", "offset_commit"]
         raise reader.refusal(key, f"is {name!r}, which is no API; a name is one such as {', '.join(near)}")
-    return found
+    return api_key
 
 
 _APIS = {name.replace("_", ""): number for name, number in API_KEYS.items()}
@@ -155,7 +155,7 @@ def _ends(reader: Reader) -> Link:
     return Link(ends[0], ends[1])
 
 
-_DEFAULTS = {each.name: each.default for each in fields(Fault)}
+_DEFAULTS = {field.name: field.default for field in fields(Fault)}
 
 
 def _fits(reader: Reader, fault: Fault) -> None:

@@ -17,9 +17,9 @@ class ScenarioError(ValueError):
     """A scenario file or name cannot be used. The message is one sentence for the person who gave it."""
 
 
-def did_you_mean(wanted: str, known: Iterable[str]) -> str:
+def did_you_mean(unknown: str, known: Iterable[str]) -> str:
     """Return the part of a refusal that names the known word nearest to the given one; empty if none is near."""
-    near = get_close_matches(wanted, list(known), n=1)
+    near = get_close_matches(unknown, list(known), n=1)
     return f", did you mean {near[0]}" if near else ""
 
 
@@ -55,18 +55,18 @@ class Reader:
         if default is None and not value:
             raise self.refusal(key, "must be a text, not ''")
         if allowed is not None and value not in allowed:
-            raise self.refusal(key, f"is {value!r}; allowed: {', '.join(each for each in allowed if each)}")
+            raise self.refusal(key, f"is {value!r}; allowed: {', '.join(word for word in allowed if word)}")
         return value
 
     def texts(
         self, key: str, allowed: Sequence[str] | None = None, default: Sequence[str] | None = None
     ) -> tuple[str, ...]:
         value = self._value_of(key, None if default is None else list(default))
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.refusal(key, f"must be a list of texts, not {_shown(value)}")
-        for each in value:
-            if allowed is not None and each not in allowed:
-                raise self.refusal(key, f"has {each!r}; allowed: {', '.join(allowed)}")
+        for word in value:
+            if allowed is not None and word not in allowed:
+                raise self.refusal(key, f"has {word!r}; allowed: {', '.join(allowed)}")
         return tuple(value)
 
     def integer(self, key: str, default: int | None = None, low: int | None = None, high: int | None = None) -> int:
@@ -105,7 +105,7 @@ class Reader:
         if (
             not isinstance(ends, list)
             or len(ends) != 2
-            or any(not isinstance(each, int) or isinstance(each, bool) for each in ends)
+            or any(not isinstance(end, int) or isinstance(end, bool) for end in ends)
         ):
             raise self.refusal(key, f"must be a whole number or a list of two, not {_shown(value)}")
         if ends[0] > ends[1] or (low is not None and ends[0] < low):
@@ -121,9 +121,9 @@ class Reader:
     def tables(self, key: str) -> list["Reader"]:
         """Take an array of tables, which may be empty."""
         value = self._value_of(key, [])
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.refusal(key, f"must be tables, each under [[{self._path(key)}]], not {_shown(value)}")
-        return [Reader(each, self._file, f"{self._path(key)}[{number}]") for number, each in enumerate(value)]
+        return [Reader(table, self._file, f"{self._path(key)}[{number}]") for number, table in enumerate(value)]
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return all entries of a free table as texts, sorted by key. Kafka writes ``true`` and numbers this way."""

@@ -80,8 +80,10 @@ def keep(search: MutantSearch) -> None:
 
 
 def _keep(world: World, searches: Iterable[MutantSearch]) -> None:
-    kept = {each.mutant: each for each in (*searches_in(KEPT[world]), *searches)}
-    KEPT[world].write_text("".join(json.dumps(asdict(kept[name])) + "\n" for name in sorted(kept)))
+    search_by_mutant = {search.mutant: search for search in (*searches_in(KEPT[world]), *searches)}
+    KEPT[world].write_text(
+        "".join(json.dumps(asdict(search_by_mutant[name])) + "\n" for name in sorted(search_by_mutant))
+    )
 
 
 def last() -> dict[tuple[str, World], MutantSearch]:
@@ -105,10 +107,10 @@ def searches_in(file: Path) -> Iterator[MutantSearch]:
 def proof(searches: Iterable[MutantSearch], today: date) -> str:
     """Return what the searches for mutants are worth: ``proven`` if one was killed lately, else ``stale`` if one ever
     was, else ``not played``."""
-    killed = [each for each in searches if each.guarantees]
+    killed = [search for search in searches if search.guarantees]
     if not killed:
         return "not played"
-    return "stale" if all(is_stale(each, today) for each in killed) else "proven"
+    return "stale" if all(is_stale(search, today) for search in killed) else "proven"
 
 
 def is_stale(search: MutantSearch, today: date) -> bool:
@@ -127,11 +129,14 @@ def head() -> str:
 @cache
 def _git(*words: str) -> str:
     try:
-        found = subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, check=False)
+        process = subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 if __name__ == "__main__":  # Keeps what this clone's plays in the simulator killed.
-    _keep("sim", (each for each in searches_in(FILE) if each.world == "sim" and each.guarantees and each.seed >= 0))
+    _keep(
+        "sim",
+        (search for search in searches_in(FILE) if search.world == "sim" and search.guarantees and search.seed >= 0),
+    )

@@ -34,24 +34,24 @@ def catalogue_files() -> list[Path]:
     return sorted(CATALOGUE.glob("*/*.toml"), key=lambda path: path.name)
 
 
-def find(wanted: str) -> Scenario:
+def find(name: str) -> Scenario:
     """Return the scenario with this file, stem (with or without its number), or number in the list of scenarios.
 
     A name that ends in ``@first``, ``@final`` or ``@none`` means the scenario in that revision."""
-    wanted, mark, revision = wanted.partition(MARK)
-    scenario = _find(wanted)
+    name, mark, revision = name.partition(MARK)
+    scenario = _find(name)
     return in_revision(scenario, revision) if mark else scenario
 
 
-def _find(wanted: str) -> Scenario:
-    path = Path(wanted)
+def _find(text: str) -> Scenario:
+    path = Path(text)
     files = catalogue_files() + sorted(REGRESSIONS.glob("*.toml"))
     if path.suffix == ".toml":
         existing = path if path.exists() else next((file for file in files if file.name == path.name), None)
         if existing is None:
-            raise ScenarioError(f"there is no file {wanted!r}; give a scenario's file, its stem or its number")
+            raise ScenarioError(f"there is no file {text!r}; give a scenario's file, its stem or its number")
         return load(existing)
-    stem = wanted.replace("_", "-")
+    stem = text.replace("_", "-")
     for file in files:
         number, _, rest = file.stem.partition("-")
         if stem == file.stem or (number.isdigit() and (stem == rest or (stem.isdigit() and int(stem) == int(number)))):
@@ -59,7 +59,7 @@ def _find(wanted: str) -> Scenario:
     stems = [file.stem for file in files]
     names = [name for file in stems for name in (file, file.partition("-")[2]) if name]
     raise ScenarioError(
-        f"there is no scenario {wanted!r}{did_you_mean(stem, names)}; give a file, its stem or its number "
+        f"there is no scenario {text!r}{did_you_mean(stem, names)}; give a file, its stem or its number "
         "(ls scenarios/catalogue/* lists all)"
     )
 

@@ -40,16 +40,16 @@ def in_revision(scenario: Scenario, revision: str) -> Scenario:
     )
 
 
-def each_revision(scenario: Scenario, wanted: str = "") -> tuple[Scenario, ...]:
-    """Return the scenario in each of its revisions, the final one first, or only in ``wanted`` if that is given.
+def each_revision(scenario: Scenario, only: str = "") -> tuple[Scenario, ...]:
+    """Return the scenario in each of its revisions, the final one first, or in ``only`` alone if that is given.
 
     A scenario that is already in one revision stays as it is.
     """
-    if wanted:
-        return (in_revision(scenario, wanted),)
+    if only:
+        return (in_revision(scenario, only),)
     if MARK in scenario.name:
         return (scenario,)
-    return tuple(in_revision(scenario, each) for each in scenario.revisions)
+    return tuple(in_revision(scenario, revision) for revision in scenario.revisions)
 
 
 def revision_of(scenario: Scenario) -> str:
@@ -59,7 +59,7 @@ def revision_of(scenario: Scenario) -> str:
 
 def own_points(scenario: Scenario) -> tuple[str, ...]:
     """Return the outcomes that a run must reach: those of every revision, and of the scenario's own one."""
-    split = [each.partition(MARK) for each in scenario.points]
+    split = [point.partition(MARK) for point in scenario.points]
     return tuple(outcome for outcome, mark, revision in split if not mark or revision == revision_of(scenario))
 
 
