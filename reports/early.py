@@ -67,7 +67,7 @@ def early_verdict(
     take_trace(scratch)
     with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch], [config or RunConfig()]) as tables:
         jobs = early_jobs(tables)
-        violations = [each for job in jobs for each in first_violation(job, tables)]
+        violations = [violation for job in jobs for violation in first_violation(job, tables)]
         operations = tables.operations.count()
     return EarlyVerdict(until_us, operations, tuple(job.name for job in jobs), tuple(violations))
 
@@ -82,8 +82,8 @@ def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 if not link.exists():
                     link.symlink_to(part.resolve())
-    running = [each.until_us for each in progress if not each.closed]
-    return min(running or [each.until_us for each in progress], default=None)
+    running = [writer.until_us for writer in progress if not writer.closed]
+    return min(running or [writer.until_us for writer in progress], default=None)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class Export:
         for process, operation in _with_processes(self.operations):
             events.append((operation.begun_us, 0, "invoke", process, operation))
             events.append((operation.ended_us, 1, operation.end, process, operation))
-        events.sort(key=lambda each: (each[0], each[1], each[3]))
+        events.sort(key=lambda event: (event[0], event[1], event[3]))
         return [(at_us, end, process, operation) for at_us, _, end, process, operation in events]
 
 
@@ -95,7 +95,7 @@ def _with_processes(operations: Sequence[Operation]) -> Iterator[tuple[int, Oper
     """Yield the operations, each with the number of a process that is free by then."""
     numbers = count()
     free: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for operation in sorted(operations, key=lambda each: (each.begun_us, each.ended_us)):
+    for operation in sorted(operations, key=lambda operation: (operation.begun_us, operation.ended_us)):
         waiting = free[operation.process]
         number = heappop(waiting)[1] if waiting and waiting[0][0] < operation.begun_us else next(numbers)
         if operation.end != "info":
@@ -132,7 +132,10 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
             exported_operations[key] = Operation(row["process"], begun_us, operation["complete_us"], operation["type"])
         return exported_operations[key]
 
-    for row in (*read, *(each for each in inputs if (each["process"], each["index"]) in operations)):
+    for row in (
+        *read,
+        *(input_row for input_row in inputs if (input_row["process"], input_row["index"]) in operations),
+    ):
         key, last = _key(row), row["first_offset"] + row["count"] - 1
         if length := bisect_right(logs.get(key, ()), last, key=lambda pair: pair[0]):
             of(row).reads[keys.index(key)] = max(length, of(row).reads.get(keys.index(key), 0))
@@ -142,7 +145,9 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
             of(row, 1 + elements[value] if alone else 0).appends.append((keys.index(_key(row)), elements[value]))
     _thin(exported_operations.values())
     lists = [[element for _, element in logs.get(key, ())] for key in keys]
-    return Export(keys, lists, [each for each in exported_operations.values() if each.appends or each.reads])
+    return Export(
+        keys, lists, [exported for exported in exported_operations.values() if exported.appends or exported.reads]
+    )
 
 
 def _logs(read: Rows, elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
@@ -161,9 +166,9 @@ def _thin(operations: Iterable[Operation]) -> None:
         for key, length in reader.reads.items():
             total, longest[key] = total + length, max(length, longest.get(key, 0))
     step = -(-total // MAX_ELEMENTS)
-    for number, each in enumerate(readers):
+    for number, reader in enumerate(readers):
         if step > 1 and number % step:
-            each.reads = {key: length for key, length in each.reads.items() if length == longest[key]}
+            reader.reads = {key: length for key, length in reader.reads.items() if length == longest[key]}
 
 
 def _key(row: Row) -> Key:

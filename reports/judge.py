@@ -68,7 +68,7 @@ def compute_verdicts(run_dirs: Sequence[Path], spark: "SparkSession | None" = No
     folders = [Path(folder).resolve() for folder in run_dirs]
     manifests = [read_manifest(folder) for folder in folders]
     findings = _findings(folders, manifests, spark, silent)
-    return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
+    return [decide(*parts) for parts in zip(manifests, findings, folders, strict=True)]
 
 
 def compute_reports(

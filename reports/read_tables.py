@@ -41,12 +41,12 @@ def gather(run_dirs: Sequence[Path], table: Table, target: Path, empty: bool = F
     if not files and not empty:
         return False
     schema = arrow_schema(table)
-    schema = pa.schema([pa.field("run", pa.int64(), nullable=False), *(each.with_nullable(True) for each in schema)])
+    schema = pa.schema([pa.field("run", pa.int64(), nullable=False), *(field.with_nullable(True) for field in schema)])
     unwritten: list[pa.Table] = []
     with pq.ParquetWriter(target, schema) as writer:
         for piece in _pieces(files, schema):
             unwritten.append(piece)
-            if sum(each.num_rows for each in unwritten) >= ROWS_AT_ONCE:
+            if sum(batch.num_rows for batch in unwritten) >= ROWS_AT_ONCE:
                 writer.write_table(pa.concat_tables(unwritten))
                 unwritten = []
         if unwritten:
@@ -65,12 +65,12 @@ def _pieces(files: Sequence[tuple[int, str]], schema: pa.Schema) -> Iterator[pa.
 
 def _pieces_of(run: int, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
     with pq.ParquetFile(name) as file:
-        stored = {each: _stored_name(each, file.schema_arrow.names) for each in schema.names}
-        known = {each: name for each, name in stored.items() if name}
+        stored = {column: _stored_name(column, file.schema_arrow.names) for column in schema.names}
+        known = {column: name for column, name in stored.items() if name}
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*known.values()]):
-            columns = {each: batch.column(name).cast(schema.field(each).type) for each, name in known.items()}
+            columns = {column: batch.column(name).cast(schema.field(column).type) for column, name in known.items()}
             columns["run"] = pa.repeat(pa.scalar(run, pa.int64()), batch.num_rows)
-            absent = {each: pa.nulls(batch.num_rows, schema.field(each).type) for each in schema.names}
+            absent = {column: pa.nulls(batch.num_rows, schema.field(column).type) for column in schema.names}
             yield pa.table({**absent, **columns}, schema=schema)
 
 
@@ -289,7 +289,7 @@ def tables_over(
 
 def read_gathered(spark: SparkSession, file: Path) -> DataFrame:
     """Read a file that ``gather`` wrote. It has the name of its table."""
-    (table,) = (each for each in schema.TABLES if each.name == file.stem)
+    (table,) = (declared for declared in schema.TABLES if declared.name == file.stem)
     return spark.read.schema(_with_run(table)).parquet(str(file))
 
 
@@ -324,8 +324,8 @@ def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
     """Return the run of a row by the folder of its file. It is looked up in a map, since a condition for each run takes
     minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
-    runs = {_folder_of(each): run for run, of_run in enumerate(files) for each in of_run}
-    known = F.create_map(*(F.lit(each) for pair in runs.items() for each in pair))
+    runs = {_folder_of(path): run for run, of_run in enumerate(files) for path in of_run}
+    known = F.create_map(*(F.lit(item) for pair in runs.items() for item in pair))
     return F.element_at(known, F.regexp_extract(path, r"^(?:[a-z0-9]+:)?/*(/.*)/[^/]*$", 1))
 
 

@@ -105,7 +105,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     """The folders of runs among ``paths``, or one level below them. Raise ManifestError for a path without a run."""
     folders: list[Path] = []
     for path in paths:
-        below = sorted(each.parent for each in path.glob(f"*/{MANIFEST_NAME}"))
+        below = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST_NAME}"))
         runs = [path] if (path / MANIFEST_NAME).is_file() else below
         if not runs:
             raise ManifestError(f"{path} is neither a run nor a folder of runs: it has no {MANIFEST_NAME}")
@@ -117,7 +117,7 @@ def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
     """Raise ManifestError if the two sets have no scenario in common."""
     first, second = ({read_manifest(run).scenario for run in runs} for runs in (old, new))
     if not first & second:
-        scenarios = [", ".join(sorted(each)) for each in (first, second)]
+        scenarios = [", ".join(sorted(names)) for names in (first, second)]
         raise ManifestError(
             f"The first runs are of {scenarios[0]}, the second of {scenarios[1]}: only runs of the same scenario can "
             "be compared."
@@ -145,7 +145,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     from reports.schema import history_bytes
     from reports.spark import sized_for, spark_session
 
-    folders = [each.resolve() for each in (*old, *new)]
+    folders = [folder.resolve() for folder in (*old, *new)]
     manifests = [read_manifest(folder) for folder in folders]
     drawn: Units = "runs" if min(len(old), len(new)) >= MIN_UNITS else "blocks"
     size = history_bytes(folders)
@@ -160,7 +160,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     ):
         frames = latencies_of_units(tables), rates_of_units(tables), distribution(tables)
         latencies, rates, points = ([row.asDict() for row in frame.collect()] for frame in frames)
-    runs = [RunCompared(*each) for each in zip(folders, manifests, _curves(points, len(folders)), strict=True)]
+    runs = [RunCompared(*parts) for parts in zip(folders, manifests, _curves(points, len(folders)), strict=True)]
     return compared_units(runs[: len(old)], runs[len(old) :], drawn, latencies, rates)
 
 
@@ -245,8 +245,8 @@ def _figure(name: Name, ratio: Ratio) -> FigureCompared:
 def _numbers(compared: SetsCompared) -> dict[str, Any]:
     return {
         "version": SETS_VERSION,
-        "old": [str(each.folder) for each in compared.old],
-        "new": [str(each.folder) for each in compared.new],
+        "old": [str(run.folder) for run in compared.old],
+        "new": [str(run.folder) for run in compared.new],
         "drawn": compared.drawn,
         "units": list(compared.units),
         "error_rate": ERROR_RATE,
@@ -308,7 +308,7 @@ def write_sets(folder: Path, comparison: SetsCompared) -> Path:
         .render(
             found=comparison,
             lines=lines,
-            sides=[[_run_row(each, folder) for each in side] for side in (comparison.old, comparison.new)],
+            sides=[[_run_row(run, folder) for run in side] for side in (comparison.old, comparison.new)],
             differences=differences(comparison.old, comparison.new),
             notes=list(_notes(comparison)),
             error_rate=f"{100 * ERROR_RATE:.0f} %",
@@ -361,7 +361,7 @@ def differences(old: Sequence[RunCompared], new: Sequence[RunCompared]) -> list[
     for name in names:
         values = [sorted({facts.get(name, "") for facts in side}) for side in facts_of]
         if values[0] != values[1]:
-            different.append(Difference(name, *(", ".join(each or words.NONE for each in side) for side in values)))
+            different.append(Difference(name, *(", ".join(value or words.NONE for value in side) for side in values)))
     return different
 
 
@@ -399,7 +399,7 @@ def _notes(compared: SetsCompared) -> Iterator[str]:
     if any(run.manifest.world == "sim" for run in (*compared.old, *compared.new)):
         yield "Simulated runs have virtual time. Their latencies say nothing about a machine."
     yield "A set's value is the geometric mean of its units' values. Latencies are exact to 1 %, the width of a bucket."
-    yield from (f"Not compared: {each}." for each in compared.left_out)
+    yield from (f"Not compared: {reason}." for reason in compared.left_out)
 
 
 _SIDES = (("first set", style.BLUE), ("second set", style.ORANGE))

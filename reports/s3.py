@@ -70,8 +70,8 @@ class RejectedReport:
 
     @property
     def sentence(self) -> str:
-        kept = "lost, because no folder here takes it" if self.folder is None else f"kept in {self.folder / 'report'}"
-        return f"{self.why.rstrip('.')}, so the report of {self.place} is {kept}."
+        fate = "lost, because no folder here takes it" if self.folder is None else f"kept in {self.folder / 'report'}"
+        return f"{self.why.rstrip('.')}, so the report of {self.place} is {fate}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ class RemoteRun:
         files = _files_below(store, self.prefix)
         if MANIFEST_NAME not in files:
             self._refuse(store)
-        history = {each: size for each, size in files.items() if any(fnmatch(each, table.path) for table in TABLES)}
+        history = {path: size for path, size in files.items() if any(fnmatch(path, table.path) for table in TABLES)}
         self.stand_in.mkdir(parents=True)
         copied = [MANIFEST_NAME]
         if sum(history.values()) <= most_copied_bytes:
             copied += history
         else:
             jars()
-            listing = {f"s3a://{self.prefix}/{each}": [each, size] for each, size in history.items()}
+            listing = {f"s3a://{self.prefix}/{path}": [path, size] for path, size in history.items()}
             (self.stand_in / REMOTE_FILES).write_text(json.dumps(listing), encoding="utf-8")
-        for each in copied:
-            _copy(store, f"{self.prefix}/{each}", self.stand_in / each)
+        for path in copied:
+            _copy(store, f"{self.prefix}/{path}", self.stand_in / path)
 
     def _refuse(self, store: Any) -> NoReturn:
         bucket = self.prefix.partition("/")[0]
@@ -112,10 +112,10 @@ class RemoteRun:
         """Write the report into the run's folder in S3, if there is one. Its page comes last, after all else."""
         report = self.stand_in / "report"
         page = report / "index.html"
-        for each in sorted(report.rglob("*"), key=lambda path: (path == page, path)) if report.is_dir() else ():
-            if each.is_file():
-                with store.open_output_stream(f"{self.prefix}/{each.relative_to(self.stand_in)}") as target:
-                    target.write(each.read_bytes())
+        for file in sorted(report.rglob("*"), key=lambda path: (path == page, path)) if report.is_dir() else ():
+            if file.is_file():
+                with store.open_output_stream(f"{self.prefix}/{file.relative_to(self.stand_in)}") as target:
+                    target.write(file.read_bytes())
 
 
 @contextmanager
@@ -132,24 +132,24 @@ def local_folders(
     Raise SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
         remote = {
-            each: RemoteRun(str(each).removeprefix(SCHEME).strip("/"), Path(scratch) / str(number) / Path(each).name)
-            for number, each in enumerate(places)
-            if is_remote(each)
+            place: RemoteRun(str(place).removeprefix(SCHEME).strip("/"), Path(scratch) / str(number) / Path(place).name)
+            for number, place in enumerate(places)
+            if is_remote(place)
         }
         store = _store() if remote else None
         with _one_sentence():
-            for each in remote.values():
-                each.bring(store, most_copied_bytes)
+            for run in remote.values():
+                run.bring(store, most_copied_bytes)
         with _one_sentence_of_spark():
-            yield [remote[each].stand_in if each in remote else Path(each) for each in places]
-        for place, each in remote.items():
+            yield [remote[place].stand_in if place in remote else Path(place) for place in places]
+        for place, run in remote.items():
             try:
                 with _one_sentence():
-                    each.take_report(store)
+                    run.take_report(store)
             except SetupError as refused:
                 if kept_in is None:
                     raise
-                on_rejected(RejectedReport(str(place), _kept(each.stand_in, kept_in), str(refused)))
+                on_rejected(RejectedReport(str(place), _kept(run.stand_in, kept_in), str(refused)))
 
 
 def _kept(run: Path, folder: Path) -> Path | None:
@@ -198,7 +198,7 @@ def _one_sentence_of_spark() -> Iterator[None]:
 
 def _advice(error: str) -> SetupError:
     """One sentence with the advice, and the first line of S3's error."""
-    advice = next(each for sign, each in _ADVICE.items() if re.search(sign, error))
+    advice = next(text for sign, text in _ADVICE.items() if re.search(sign, error))
     first = " ".join(error.strip().partition("\n\tat ")[0].split())[:_MAX_TEXT].rstrip(".")
     return SetupError(f"{_server()} {advice} ({first}).")
 
@@ -323,7 +323,7 @@ def main() -> int:
     except SetupError as missing:
         sys.stderr.write(f"{missing}\n")
         return 2
-    sys.stdout.write("".join(f"{each.name}\n" for each in downloaded))
+    sys.stdout.write("".join(f"{file.name}\n" for file in downloaded))
     return 0
 
 

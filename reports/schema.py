@@ -131,7 +131,7 @@ def documented() -> str:
         'pyarrow.dataset.dataset(sorted(run.glob("history/operations*.parquet"))).to_table().to_pandas()',
         "```",
     ]
-    for table in sorted(TABLES, key=lambda each: each in (FRAMES, FRAME_LINES)):
+    for table in sorted(TABLES, key=lambda table: table in (FRAMES, FRAME_LINES)):
         lines += ["", f"## {table.name}", "", f"`{table.path}`: {' '.join(table.doc.split())}", ""]
         lines += ["| column | type | what it says |", "| --- | --- | --- |"]
         lines += [f"| {column.name} | {column.kind} | {_meaning(column.doc)} |" for column in table.columns]

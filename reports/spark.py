@@ -176,10 +176,10 @@ def _kill_java(earlier: set[psutil.Process]) -> None:
     PySpark gives no handle on a process that is still starting. ``earlier`` are the descendants from before the start.
     """
     started = _descendants() - earlier
-    for each in started:
+    for process in started:
         with suppress(psutil.NoSuchProcess):
-            if "spark" in " ".join(each.cmdline()):
-                each.kill()
+            if "spark" in " ".join(process.cmdline()):
+                process.kill()
     psutil.wait_procs(started, timeout=KILLED_WITHIN_S)
 
 
@@ -216,7 +216,7 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
     stays in one partition. A large one gets partitions of about 32 MB.
     """
     if history_bytes < SMALL_HISTORY_BYTES:
-        wanted = {
+        settings = {
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.shuffle.partitions": "1",
@@ -226,9 +226,9 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
         }
     else:
         partitions = max(os.cpu_count() or 2, history_bytes // (8 * 1024 * 1024))
-        wanted = {"spark.sql.shuffle.partitions": str(min(200, partitions)), "spark.sql.adaptive.enabled": "true"}
-    before = {key: session.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
+        settings = {"spark.sql.shuffle.partitions": str(min(200, partitions)), "spark.sql.adaptive.enabled": "true"}
+    before = {key: session.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
         session.conf.set(key, value)
     try:
         yield
@@ -247,13 +247,13 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
 def _stderr_of_children_to(log: Path) -> Iterator[None]:
     """Redirect stderr of the processes that are started inside the block to a file, for their whole life."""
     with log.open("wb") as file:
-        kept = os.dup(2)
+        stderr_copy = os.dup(2)
         try:
             os.dup2(file.fileno(), 2)
             yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
 
 
 def _large_driver_memory() -> str:

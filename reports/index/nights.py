@@ -186,6 +186,6 @@ def reached_points(nights: Sequence[NightSummary]) -> ReachedPoints | None:
     if len(counted) == 1 or counted[-2][1].outcomes != counts.outcomes:
         return ReachedPoints(night, counts, (), ())
     before = counted[-2][1].never
-    newly = tuple(each for each in before if each not in counts.never)
-    lost = tuple(each for each in counts.never if each not in before)
+    newly = tuple(outcome for outcome in before if outcome not in counts.never)
+    lost = tuple(outcome for outcome in counts.never if outcome not in before)
     return ReachedPoints(night, counts, newly, lost)

@@ -46,9 +46,9 @@ def write_index(
     folders = night_folders(nights)
     if not folders:
         raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they are")
-    notes, kept = read_notes(nights), [read_night(folder) for folder in folders]
+    notes, read_nights = read_notes(nights), [read_night(folder) for folder in folders]
     collected = collect_nights(folders, spark)
-    every = summarize_nights(kept, collected.counts, now_us or time.time_ns() // 1_000)
+    every = summarize_nights(read_nights, collected.counts, now_us or time.time_ns() // 1_000)
     page = _page(nights, out)
     page.parent.mkdir(parents=True, exist_ok=True)
     context = context_of(collected, every, notes, nights, page.parent)

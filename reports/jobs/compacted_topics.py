@@ -47,9 +47,9 @@ def writes(tables: Tables) -> DataFrame:
     ended = tables.transactions.select(*OPERATION, F.col("at_us").alias("ended_us"))
     sent = runs.join(ended, OPERATION, "left").join(_implied(tables, runs), _RUN, "left")
     sent = sent.withColumns({"fate": F.expr(_FATE), "base": F.expr("if(first_offset >= 0, first_offset, implied)")})
-    each = keyed.join(sent, [*OPERATION, "topic", "partition"])
-    each = each.where("sequence between first_sequence and last_sequence")
-    return each.select(
+    batches = keyed.join(sent, [*OPERATION, "topic", "partition"])
+    batches = batches.where("sequence between first_sequence and last_sequence")
+    return batches.select(
         *VALUE,
         "sequence",
         "key",
@@ -177,7 +177,7 @@ def _views_by_key(tables: Tables) -> DataFrame:
     keys = heads.withColumnRenamed("from_us", "begun_us").join(
         written.select(*KEY, "offset", "fate", "is_tombstone", "removable_us", "from_us"), PARTITION
     )
-    view = [each if each != "from_us" else "begun_us" for each in _VIEW]
+    view = [column if column != "from_us" else "begun_us" for column in _VIEW]
     each_key = keys.groupBy(*view, "key").agg(
         newest.alias("newest"),
         F.max(F.when(F.expr(_HIDING), F.col("offset"))).alias("hidden_at"),

@@ -99,7 +99,9 @@ def evidence_facts(tables: Tables) -> DataFrame:
 def _counts(tables: Tables, table: str) -> DataFrame:
     facts = _FACTS[table]
     frame: DataFrame = getattr(tables, table)
-    summed = frame.groupBy("run").agg(*(F.sum(F.expr(each).cast("long")).alias(fact) for fact, each in facts.items()))
+    summed = frame.groupBy("run").agg(
+        *(F.sum(F.expr(expression).cast("long")).alias(fact) for fact, expression in facts.items())
+    )
     pairs = F.explode(F.array(*(F.struct(F.lit(fact).alias("fact"), F.col(fact).alias("value")) for fact in facts)))
     return summed.select("run", pairs.alias("pair")).select("run", "pair.*")
 

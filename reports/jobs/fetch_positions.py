@@ -45,9 +45,9 @@ def steps_between_operations(tables: Tables) -> DataFrame:
         F.min_by("first_offset", "position").alias("first_offset"),
         F.max_by("last_offset", "position").alias("last_offset"),
     )
-    given = tables.assignments.select(*READER, F.col("from_us").alias("at_us"))
+    assignments = tables.assignments.select(*READER, F.col("from_us").alias("at_us"))
     events = polls.withColumn("is_poll", F.lit(1)).unionByName(
-        given.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
+        assignments.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
     )
     in_time = Window.partitionBy(*READER).orderBy("at_us", F.desc("is_poll"), "index")
     assignment = F.sum(1 - F.col("is_poll")).over(so_far(in_time))
@@ -88,8 +88,8 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
 
 def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
     """Add the log start that the same response named, or null (``log_start_offset``)."""
-    wanted = F.broadcast(steps.select("run", "process", "index").distinct())
-    positions = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
+    operations = F.broadcast(steps.select("run", "process", "index").distinct())
+    positions = tables.positions.join(operations, ["run", "process", "index"], "left_semi")
     return steps.join(positions.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
 
 
@@ -238,7 +238,7 @@ def _unrequested_in_the_history(tables: Tables) -> DataFrame:
     in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
     unrequested = reduce(
         DataFrame.unionByName,
-        (without_match(each.select(*columns), tables.assignments, READER, in_force) for each in (named, read)),
+        (without_match(frame.select(*columns), tables.assignments, READER, in_force) for frame in (named, read)),
     )
     unrequested = unrequested.groupBy(*_RESPONSE_KEYS, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
     detail = sentence("%s got %s-%s, which it had not requested.", "process", "topic", "partition")

@@ -240,7 +240,7 @@ def session_lost(tables: Tables) -> DataFrame:
 def _wrong_replies(tables: Tables) -> DataFrame:
     replies = tables.once(session_rows).where("what = 'reply'").where(INCREMENTAL)
     replies = replies.withColumn("final", ~F.col("api_version").isin(*FIRST_REVISIONS))
-    wrong = F.coalesce(*(F.when(F.expr(each), text) for each, text in _WRONG_REPLIES))
+    wrong = F.coalesce(*(F.when(F.expr(condition), text) for condition, text in _WRONG_REPLIES))
     detail = sentence(
         "Node %s responded to %s in session %s (epoch %s): %s.",
         "node",
@@ -323,14 +323,14 @@ def _wrong_replies_on_the_wire(tables: Tables) -> DataFrame:
 def _wrongly_given_on_the_wire(tables: Tables) -> DataFrame:
     """A session that was given before, on this very connection and thus by the same process of the node, must have
     ended since."""
-    given = wire_creations(tables)
+    created = wire_creations(tables)
     ends = (
         tables.once(wire_requests)
         .where(ENDS_WIRE_SESSION)
         .select(*WIRE_SESSION, F.col("response_seq").alias("made_seq"))
     )
     ended = ends.withColumns({"made_on": F.lit(None).cast("long"), "ends": F.lit(True)})
-    made = given.withColumn("ends", F.lit(False)).unionByName(ended, allowMissingColumns=True)
+    made = created.withColumn("ends", F.lit(False)).unionByName(ended, allowMissingColumns=True)
     last = F.lag(F.struct("ends", "made_on")).over(Window.partitionBy(*WIRE_SESSION).orderBy("made_seq"))
     is_old = "session_id = session or not last.ends and last.made_on = made_on"
     wrong = made.withColumn("last", last).where(f"not ends and (session_epoch = -1 or {is_old})")

@@ -67,14 +67,14 @@ def group_rebalances(tables: Tables) -> DataFrame:
     joined = joins.groupBy(*_GROUP, "generation", "process").agg(
         F.min("at_us").alias("at_us"), F.min_by("since_us", "at_us").alias("since_us")
     )
-    each = joined.groupBy(*_GROUP, "generation").agg(
+    rebalances = joined.groupBy(*_GROUP, "generation").agg(
         F.count("*").alias("members"),
         F.min("since_us").alias("from_us"),
         F.max("at_us").alias("until_us"),
         F.max(F.col("at_us") - F.col("since_us")).alias("slowest_us"),
     )
     in_order = Window.partitionBy(*_GROUP).orderBy("until_us", "generation")
-    return first_rows(each, MAX_REBALANCES, in_order).drop("n")
+    return first_rows(rebalances, MAX_REBALANCES, in_order).drop("n")
 
 
 def ownerless_partitions(tables: Tables) -> DataFrame:
@@ -113,11 +113,11 @@ def coordinator_moves(tables: Tables) -> DataFrame:
     loaded_us, records (the next node had loaded a partition of the offsets by then; null: no such note).
     """
     commits = tables.once(requests).where("kind = 'commit'")
-    each = commits.groupBy("run", "group", "process", "index", "node").agg(
+    commits_by_node = commits.groupBy("run", "group", "process", "index", "node").agg(
         F.max("at_us").alias("at_us"), F.max(F.col("end") == "ok").alias("ok")
     )
     in_time = Window.partitionBy("run", "group").orderBy("at_us", "process", "index")
-    failures = each.withColumn("failures", F.count_if(~F.col("ok")).over(in_time))
+    failures = commits_by_node.withColumn("failures", F.count_if(~F.col("ok")).over(in_time))
     acked = F.when(F.col("ok"), F.struct("node", "at_us", "failures"))
     steps = failures.withColumn("last", F.last(acked, ignorenulls=True).over(before(in_time)))
     moves = steps.where("ok and last.node != node and node >= 0").select(
@@ -157,10 +157,10 @@ def one_group_leader(tables: Tables) -> DataFrame:
     one that is created after that begins with generation 1 (Kafka). The simulator also compares the leaders that
     coordinators write.
     """
-    given = _with_deletions(tables.memberships.where("event = 'assigned' and generation >= 0"), tables)
+    assigned = _with_deletions(tables.memberships.where("event = 'assigned' and generation >= 0"), tables)
     generation = Window.partitionBy("run", "group", "deletions", "generation", "topic", "partition")
     in_time = generation.orderBy("at_us", "process")
-    both = given.withColumn("first", F.first("process").over(in_time)).where("process != first")
+    both = assigned.withColumn("first", F.first("process").over(in_time)).where("process != first")
     detail = sentence(
         "In generation %s of group %s the partition was given to %s and to %s.",
         "generation",
@@ -177,19 +177,19 @@ def _with_deletions(frame: DataFrame, tables: Tables) -> DataFrame:
     deleted = states.where("state = 'Dead'").drop("state").withColumn("is_deletion", F.lit(1))
     both = frame.unionByName(deleted, allowMissingColumns=True)
     in_time = Window.partitionBy(*_GROUP).orderBy("at_us").rangeBetween(Window.unboundedPreceding, Window.currentRow)
-    found = both.withColumn("deletions", F.count("is_deletion").over(in_time))
-    return found.where("is_deletion is null").drop("is_deletion")
+    with_deletions = both.withColumn("deletions", F.count("is_deletion").over(in_time))
+    return with_deletions.where("is_deletion is null").drop("is_deletion")
 
 
 def first_reads(tables: Tables) -> DataFrame:
     """A row for each time that a member was given a partition and read from it. Columns: run, process, topic,
     partition, group, generation, given_us, index, invoke_us, at_us, first_offset."""
     owner = ("group", "generation", "given_us")
-    given = tables.memberships.where("event = 'assigned'").withColumn("given_us", F.col("at_us"))
-    given = given.select(*READER, *owner, F.col("at_us").alias("point_us"), F.lit(0).alias("is_read"))
+    assigned = tables.memberships.where("event = 'assigned'").withColumn("given_us", F.col("at_us"))
+    assigned = assigned.select(*READER, *owner, F.col("at_us").alias("point_us"), F.lit(0).alias("is_read"))
     reads = ok_reads(tables).withColumn("at_us", F.col("complete_us")).withColumn("point_us", F.col("invoke_us"))
     read = ("index", "position", "invoke_us", "at_us", "first_offset")
-    both = given.unionByName(
+    both = assigned.unionByName(
         reads.select(*READER, *read, "point_us", F.lit(1).alias("is_read")), allowMissingColumns=True
     )
     in_time = Window.partitionBy(*READER).orderBy("point_us", "is_read", "index", "position")
@@ -264,9 +264,11 @@ def group_skip(tables: Tables) -> DataFrame:
     covered = merged(covered, STORED, "first", "last")
     holes = subtracted(between.where("first <= last"), covered, STORED)
     # greatest() skips a log start that no response had.
-    kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
+    holes_in_log = holes.join(log_starts(tables), PARTITION, "left").withColumn(
+        "first", F.greatest("first", "start_offset")
+    )
     seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
-    after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")
+    after = F.broadcast(holes_in_log.where("first <= last")).join(seen, STORED).where("next_offset > last")
     witness = F.min(F.struct("complete_us", "process", "index", "next_offset")).alias("witness")
     skipped = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
     detail = sentence("Group %s omitted offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset")

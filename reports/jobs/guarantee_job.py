@@ -105,8 +105,8 @@ def anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> 
         columns[name] = name if name in frame.columns else F.lit(nothing)
     columns["at_us"] = "at_us" if "at_us" in frame.columns else "complete_us"
     made = {name: _column(column) for name, column in (columns | given).items()}
-    shaped = {name: each.cast("long") if name in _NUMBERS else each for name, each in made.items()}
-    return frame.select(*(each.alias(name) for name, each in shaped.items()), detail.alias("detail"))
+    shaped = {name: column.cast("long") if name in _NUMBERS else column for name, column in made.items()}
+    return frame.select(*(column.alias(name) for name, column in shaped.items()), detail.alias("detail"))
 
 
 def metadata_log_anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> DataFrame:
@@ -114,10 +114,10 @@ def metadata_log_anomalies(frame: DataFrame, detail: Column, **given: Column | s
     return anomalies(frame, detail, topic=F.lit("__cluster_metadata"), partition=0, **given)
 
 
-def _column(given: Column | str | int) -> Column:
-    if isinstance(given, Column):
-        return given
-    return F.col(given) if isinstance(given, str) else F.lit(given)
+def _column(value: Column | str | int) -> Column:
+    if isinstance(value, Column):
+        return value
+    return F.col(value) if isinstance(value, str) else F.lit(value)
 
 
 def sentence(template: str, *columns: str | Column) -> Column:

@@ -193,9 +193,9 @@ MAX_STALLS = 2_000
 def stall_durations(tables: Tables) -> DataFrame:
     """Columns: run, topic, count (stalls), min_us, p50_us, p99_us, max_us (how long they lasted)."""
     lasted = (F.col("until_us") - F.col("from_us")).alias("low_us")
-    each = tables.once(all_stalls).select("run", "topic", lasted)
-    each = each.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
-    return quantiles(each, ("run", "topic"), ("p50_us", "p99_us"))
+    durations = tables.once(all_stalls).select("run", "topic", lasted)
+    durations = durations.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
+    return quantiles(durations, ("run", "topic"), ("p50_us", "p99_us"))
 
 
 def longest_stalls(tables: Tables) -> DataFrame:

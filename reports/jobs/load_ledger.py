@@ -59,7 +59,7 @@ def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCount
 
 def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
     """Return the spans of a run. Raise SetupError if a worker's history is missing or not whole."""
-    closed = sum(each.closed for each in read_progress(folder))
+    closed = sum(progress.closed for progress in read_progress(folder))
     if closed < workers:
         raise SetupError(f"{folder}: the history of {workers - closed} of {workers} load workers is missing.")
     return spark.read.schema(struct_type(SPANS)).parquet(*files_of(folder, SPANS))

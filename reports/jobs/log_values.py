@@ -123,7 +123,7 @@ def _expired_between(tables: Tables, clashes: DataFrame) -> DataFrame:
     clocks. It lasted until its end, unless both values were known before. Values of a send whose end is unknown may
     have been written after it. A step of unknown size excuses nothing.
     """
-    expiration_us, tick_us = (tables.config.per_run(each) for each in ("producer_expiration_us", "clock_tick_us"))
+    expiration_us, tick_us = (tables.config.per_run(setting) for setting in ("producer_expiration_us", "clock_tick_us"))
     sends = with_clock_steps(tables.sends.where("f = 'produce' and invoke_us >= 0"), tables)
     sends = sends.withColumn("least_us", expiration_us - tick_us - F.col("stepped_us"))
     lasting = sends.where("type = 'info' or complete_us - invoke_us >= least_us")

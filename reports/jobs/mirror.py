@@ -101,10 +101,10 @@ def mirror_complete(tables: Tables) -> DataFrame:
     """
     source = tables.reads.where("f = 'final_read' and type = 'ok' and writer != ''")
     source = source.join(F.broadcast(_read_in_both_clusters(tables)), PARTITION, "left_semi")
-    wanted = merged(source, _VALUE, "first_sequence", "last_sequence")
+    source_values = merged(source, _VALUE, "first_sequence", "last_sequence")
     held = held_by_target(tables).select(*_VALUE, "first_sequence", "last_sequence")
     copied = merged(held.unionByName(_skipped_by_reset(source, tables)), _VALUE, "first_sequence", "last_sequence")
-    missing = subtracted(wanted, copied, _VALUE)
+    missing = subtracted(source_values, copied, _VALUE)
     lost = F.broadcast(missing).join(source, _VALUE).where("first_sequence <= last and last_sequence >= first")
     lost = lost.withColumns(
         {

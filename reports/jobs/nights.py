@@ -94,8 +94,10 @@ def worst_of_scenarios(tables: NightTables) -> DataFrame:
         for outcome in ("PASSED", "FAILED", "INVALID", "CRASHED")
     ]
     worst = F.min_by(F.struct("outcome", "seed", "guarantee", "detail", "command"), "order").alias("worst")
-    kept = F.when(F.col("run_dir") != "", F.struct("order", "run_dir", "outcome", "seed"))
-    runs = F.transform(F.slice(F.array_sort(F.collect_list(kept)), 1, MAX_RUNS), lambda run: run.dropFields("order"))
+    reported_runs = F.when(F.col("run_dir") != "", F.struct("order", "run_dir", "outcome", "seed"))
+    runs = F.transform(
+        F.slice(F.array_sort(F.collect_list(reported_runs)), 1, MAX_RUNS), lambda run: run.dropFields("order")
+    )
     return (
         controls.groupBy(*SCENARIO_KEYS)
         .agg(

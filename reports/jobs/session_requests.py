@@ -68,11 +68,11 @@ def full_responses(tables: Tables) -> DataFrame:
 
     ``requested`` is the session that the request had named. Other columns are those of ``session_rows``.
     """
-    given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and response_session_id != 0")
-    given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("requested", F.col("session"))
-    given = given.withColumn("session", F.col("response_session_id"))
+    replies = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and response_session_id != 0")
+    replies = replies.where(f"api_version not in {FIRST_REVISIONS}").withColumn("requested", F.col("session"))
+    replies = replies.withColumn("session", F.col("response_session_id"))
     noted = session_notes(tables).select(*_ROW).withColumn("requested", F.lit(0).cast("long"))
-    return _with_life(noted, given).where("what = 'reply'")
+    return _with_life(noted, replies).where("what = 'reply'")
 
 
 def _with_life(noted: DataFrame, rows: DataFrame) -> DataFrame:
@@ -141,10 +141,10 @@ def wire_fetches(tables: Tables) -> DataFrame:
 def wire_creations(tables: Tables) -> DataFrame:
     """The responses that gave a session, which only full fetches get: SESSION, ``made_seq`` and ``made_us`` (when),
     ``made_on`` (the connection), and of the request ``session_id``, ``session_epoch``, ``seq``, ``client_id``."""
-    given = wire_fetches(tables).where(
+    replies = wire_fetches(tables).where(
         "session_epoch <= 0 and error = 0 and response_session_id != 0 and response_seq >= 0"
     )
-    return given.select(
+    return replies.select(
         "run",
         "node",
         F.col("response_session_id").alias("session"),

@@ -36,14 +36,14 @@ def download_steps(tables: Tables) -> DataFrame:
         number("position"),
         number("bytes"),
         text("why"),
-        *(F.when(F.col("what") == STARTED, number(each)).alias(each) for each in DOWNLOAD_SOURCE),
+        *(F.when(F.col("what") == STARTED, number(column)).alias(column) for column in DOWNLOAD_SOURCE),
     )
     in_order = Window.partitionBy("run", "node").orderBy("incarnation", "seq")
-    started, chunk, finished = (F.col("what") == each for each in (STARTED, CHUNK, FINISHED))
+    started, chunk, finished = (F.col("what") == what for what in (STARTED, CHUNK, FINISHED))
     keeps = F.when(started, F.col("position")).when(chunk, F.col("position") + F.col("bytes")).otherwise(0)
     known = rows.withColumns(
         {
-            **{each: F.last(each, ignorenulls=True).over(so_far(in_order)) for each in DOWNLOAD_SOURCE},
+            **{column: F.last(column, ignorenulls=True).over(so_far(in_order)) for column in DOWNLOAD_SOURCE},
             "held": F.coalesce(F.last(keeps).over(before(in_order)), F.lit(0)),
             "round": F.count_if(finished).over(before(in_order)),
         }

@@ -72,8 +72,8 @@ def parts(tables: Tables) -> DataFrame:
     to the end. Values below a log start that was seen do not count. X-11: neither does what a cleaner may have taken.
     """
     runs = tables.once(sent).where("fate != 'fail'")
-    wanted = merged(runs, VALUES, "first_sequence", "last_sequence")
-    holes = subtracted(wanted, tables.once(seen), VALUES)
+    sent_values = merged(runs, VALUES, "first_sequence", "last_sequence")
+    holes = subtracted(sent_values, tables.once(seen), VALUES)
     gone = _inside(runs, holes)
     unexcused = gone
     if has_keyed(tables):
@@ -144,8 +144,8 @@ def times_to_decide(tables: Tables) -> DataFrame:
     ends = tables.once(transactions).where("requested_end != 'nothing' and outcome = 'ok'")
     seconds = F.explode(F.array(second_of("until_us"), F.lit(WHOLE_RUN).cast("long"))).alias("second")
     took = ends.select("run", "requested_end", seconds, _waited().alias("low_us"))
-    each = took.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
-    return quantiles(each, ("run", "requested_end", "second"), ("p50_us", "p99_us"))
+    durations = took.withColumns({"high_us": F.col("low_us") + 1, "count": F.lit(1)})
+    return quantiles(durations, ("run", "requested_end", "second"), ("p50_us", "p99_us"))
 
 
 def transactions_by_fault(tables: Tables) -> DataFrame:

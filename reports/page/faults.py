@@ -297,9 +297,9 @@ def disturbed_seconds(hits: Rows) -> set[int]:
 
 
 def _window(findings: Findings, fault: str, kind: str, window: str, seconds: Sequence[int]) -> Window:
-    wanted = (kind, "response", fault, window)
+    row_key = (kind, "response", fault, window)
     keys = ("operation", "measure", "fault", "window")
-    row = next((row for row in findings.percentiles if tuple(row[key] for key in keys) == wanted), None)
+    row = next((row for row in findings.percentiles if tuple(row[key] for key in keys) == row_key), None)
     done = _per_second(findings, kind, seconds, ok=True)
     samples = int(row["count"]) if row else 0
     rate = sum(done) / len(done) if done else None
@@ -390,14 +390,14 @@ def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> li
     """The faults in the order in which they began. Rows that only report what became of a hit are none."""
     rows = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     rows.sort(key=lambda row: (row["from_us"], row["name"]))
-    kept = _nothing_lost(verdict)
+    is_nothing_lost = _nothing_lost(verdict)
     return [
         Attack(
             fault=row["name"],
             at_us=row["from_us"],
             sentence=fault_sentence(row),
             figure=_figure(findings, row, [cost for cost in costs if cost.fault == row["name"]]),
-            nothing_lost=kept and not row["kind"].startswith(_FRAME_FAULTS),
+            nothing_lost=is_nothing_lost and not row["kind"].startswith(_FRAME_FAULTS),
             anomalies=_anomalies(verdict, row["name"]),
         )
         for row in rows
@@ -485,7 +485,7 @@ def _next_response_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> 
 
 
 def _slowed_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
-    for cost in sorted(costs, key=lambda each: each.operation != "produce"):
+    for cost in sorted(costs, key=lambda cost: cost.operation != "produce"):
         if cost.before.p99_us is not None and cost.during.p99_us is not None:
             before, during = words.brief(cost.before.p99_us), words.brief(cost.during.p99_us)
             return Figure(during, f"p99 of {cost.operation}, {before} before")

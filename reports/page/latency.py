@@ -61,7 +61,7 @@ def contrasts(percentiles: Rows) -> list[Contrast]:
         Contrast(operation, _times(by_window.get((operation, CALM))), _times(by_window.get((operation, FAULTY))))
         for operation in operations
     ]
-    shown = [each for each in rows if each.calm[1] is not None or each.faulty[1] is not None]
+    shown = [row for row in rows if row.calm[1] is not None or row.faulty[1] is not None]
     return sorted(shown, key=lambda row: -row.calm[0] - row.faulty[0])
 
 

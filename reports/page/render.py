@@ -85,7 +85,7 @@ def _context(
     failovers, transfers = control_plane.failovers(findings), control_plane.transfers(findings)
     rebalances, moves = groups.rebalances(findings), groups.coordinators(findings)
     every = [example for guarantee in verdict.guarantees for example in guarantee.examples]
-    every.sort(key=lambda each: (each.at_us, each.guarantee))
+    every.sort(key=lambda anomaly: (anomaly.at_us, anomaly.guarantee))
     return {
         "manifest": manifest,
         "verdict": verdict,
@@ -119,16 +119,16 @@ def _context(
         "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
         "broker_table": _broker_table(findings),
-        "failovers": _longest(failovers, lambda each: each.without_us),
+        "failovers": _longest(failovers, lambda failover: failover.without_us),
         "failover_total": len(failovers),
         "failover_summary": control_plane.summary(failovers),
-        "transfers": _longest(transfers, lambda each: each.took_us),
+        "transfers": _longest(transfers, lambda transfer: transfer.took_us),
         "transfer_total": len(transfers),
         "groups": sorted(findings.groups, key=lambda row: row["group"]),
-        "rebalances": _longest(rebalances, lambda each: each.took_us),
+        "rebalances": _longest(rebalances, lambda rebalance: rebalance.took_us),
         "rebalance_total": len(rebalances),
         "rebalance_summary": groups.summary(rebalances),
-        "coordinators": _longest(moves, lambda each: each.without_us),
+        "coordinators": _longest(moves, lambda move: move.without_us),
         "move_total": len(moves),
         "transactions": transactions.ends(findings),
         "decided": transactions.decided(findings),

@@ -159,7 +159,7 @@ def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
     figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
     for place, run in enumerate(runs):
         _dots(axes, place, run)
-    every = [each for run in runs for each in run.requests_us]
+    every = [request_us for run in runs for request_us in run.requests_us]
     _plain_log(axes, style.micros)
     axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
     style.rows(axes, [run.revision for run in runs], 0.4)

@@ -164,13 +164,13 @@ def draw_availability(throughput: Rows, hits: Rows, seconds: int) -> Figure | No
     return figure
 
 
-def _spans(states: Sequence[int], wanted: int, width: int) -> list[tuple[float, float]]:
+def _spans(states: Sequence[int], shown_state: int, width: int) -> list[tuple[float, float]]:
     """The start and the length of each stretch of buckets in this state."""
     spans: list[tuple[float, float]] = []
     start = 0
     for state, buckets in groupby(states):
         length = width * len(list(buckets))
-        if state == wanted:
+        if state == shown_state:
             spans.append((start, length))
         start += length
     return spans

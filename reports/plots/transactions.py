@@ -55,8 +55,8 @@ def _ends(axes: Axes, ended: Rows, seconds: int) -> None:
 
 
 def _decided(axes: Axes, rows: Rows, seconds: int) -> None:
-    for wanted, column, label, colour, line in _LINES:
-        points = {row["second"]: max(1, row[column]) for row in rows if row["requested_end"] == wanted}
+    for requested_end, column, label, colour, line in _LINES:
+        points = {row["second"]: max(1, row[column]) for row in rows if row["requested_end"] == requested_end}
         if points:
             x, y = timeline.dense(points, seconds)
             axes.plot(x, y, color=colour, linestyle=line, marker=timeline.marker(seconds), markersize=2.5, label=label)

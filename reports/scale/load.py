@@ -67,7 +67,9 @@ def pieces(appends: int, seed: int, again: Sequence[Again] = ()) -> Iterator[Pie
         partition = (turn + writer * (PARTITIONS // PRODUCERS)) % PARTITIONS
         count = random.integers(5, 16, n)
         acked = np.ones(n, np.bool_)
-        repeats = {each.append: _last_of(writer, partition, each.append) for each in again if each.piece == number}
+        repeats = {
+            repeat.append: _last_of(writer, partition, repeat.append) for repeat in again if repeat.piece == number
+        }
         for place, repeated in repeats.items():
             acked[place], writer[place], count[place] = False, writer[repeated], count[repeated]
         sequence = _running(np.where(acked, count, 0), writer, next_sequence)

@@ -62,11 +62,11 @@ def _followed(judge: "subprocess.Popen[bytes]") -> tuple[float, int]:
     most = 0
     while judge.poll() is None:
         now = 0
-        for each in _family(judge.pid):
+        for process in _family(judge.pid):
             try:
-                times = each.cpu_times()
-                cpu_s[each.pid] = times.user + times.system
-                now += each.memory_info().rss
+                times = process.cpu_times()
+                cpu_s[process.pid] = times.user + times.system
+                now += process.memory_info().rss
             except psutil.Error:
                 continue
         most = max(most, now)
@@ -91,7 +91,7 @@ def remember(measured: Measured, folder: Path) -> None:
 def remembered(folder: Path) -> list[Measured]:
     """Return the last measurement of each size."""
     lines = (folder / "measured.jsonl").read_text(encoding="utf-8").splitlines()
-    last = {each.operations: each for each in (Measured(**json.loads(line)) for line in lines)}
+    last = {measured.operations: measured for measured in (Measured(**json.loads(line)) for line in lines)}
     return sorted(last.values(), key=lambda measured: measured.operations)
 
 
@@ -117,7 +117,9 @@ def draw(rows: Sequence[Measured], picture: Path) -> None:
         axes.plot(x, [row.wall_s for row in rows], "o-", color=style.BLUE, label="time")
         axes.plot(x, [row.cpu_s for row in rows], "o-", color=style.ORANGE, label="processor time")
         last = rows[-1]
-        axes.plot(x, [last.wall_s * each / last.operations for each in x], ":", color=style.MUTED, label="linear")
+        axes.plot(
+            x, [last.wall_s * operations / last.operations for operations in x], ":", color=style.MUTED, label="linear"
+        )
         axes.axhline(LIMIT_S, color=style.RED, linewidth=1)
         axes.set_xscale("log")
         axes.set_yscale("log")

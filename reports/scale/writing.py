@@ -33,8 +33,8 @@ from reports.schema import TABLES, arrow_schema, stored_files
 
 TOPIC = "hot"
 FOREIGN_TOPIC = "never-requested"
-_PRODUCERS = [f"producer-{each}" for each in range(PRODUCERS)]
-_FETCHERS = [f"fetcher-{each}" for each in range(FETCHERS)]
+_PRODUCERS = [f"producer-{number}" for number in range(PRODUCERS)]
+_FETCHERS = [f"fetcher-{number}" for number in range(FETCHERS)]
 _NAMES = pa.array([*_PRODUCERS, *_FETCHERS, "final-reader"])
 _FIRST_FETCHER, _FINAL = PRODUCERS, PRODUCERS + FETCHERS
 _ROWS_OF_A_GROUP = 50_000
@@ -64,8 +64,8 @@ class Writer:
     def add(self, name: str, columns: Mapping[str, Any]) -> None:
         table, schema = _TABLES[name], arrow_schema(_TABLES[name])
         rows = next(len(column) for column in columns.values() if not isinstance(column, str | int))
-        given = {**_DEFAULTS, **columns}
-        arrays = [_column(given[column.name], rows, schema.field(column.name).type) for column in table.columns]
+        values = {**_DEFAULTS, **columns}
+        arrays = [_column(values[column.name], rows, schema.field(column.name).type) for column in table.columns]
         if name not in self._open:
             path = self._run_dir / table.path.replace("*", "-scale" if "/*" not in table.path else "scale")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +74,8 @@ class Writer:
         self.written.rows[name] += rows
 
     def close(self) -> None:
-        for each in self._open.values():
-            each.close()
+        for writer in self._open.values():
+            writer.close()
 
 
 _DEFAULTS = {
@@ -109,12 +109,12 @@ _DEFAULTS = {
 }
 
 
-def _column(given: Any, rows: int, kind: pa.DataType) -> pa.Array:
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        return given.cast(kind)
-    if isinstance(given, np.ndarray | list):
-        return pa.array(given, kind)
-    return pa.repeat(pa.scalar(given, kind), rows) if given is not None else pa.nulls(rows, kind)
+def _column(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return value.cast(kind)
+    if isinstance(value, np.ndarray | list):
+        return pa.array(value, kind)
+    return pa.repeat(pa.scalar(value, kind), rows) if value is not None else pa.nulls(rows, kind)
 
 
 def _names(of: Numbers) -> pa.Array:
@@ -171,12 +171,12 @@ def _begin(writer: Writer) -> None:
     at_us = 500_000 + index * 10_000 + clients * 100
     f = pa.array(["connect", "metadata", "list_offsets"]).take(pa.array(index))
     _add_operations(writer, clients, index, f, at_us, at_us + 900, partitions_returned=-1)
-    each = np.arange(FETCHERS * PARTITIONS)
+    number = np.arange(FETCHERS * PARTITIONS)
     writer.add(
         "assignments",
         {
-            "process": _names(_FIRST_FETCHER + each // PARTITIONS),
-            "partition": each % PARTITIONS,
+            "process": _names(_FIRST_FETCHER + number // PARTITIONS),
+            "partition": number % PARTITIONS,
             "from_us": LOAD_STARTS_US - 1_000_000,
             "until_us": END_OF_RUN_US,
             "from_offset": 0,
@@ -192,9 +192,11 @@ def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed
         read = violations.change(fetches(piece, client.number, seed), piece, client.number)
         _fetches(parts, piece, read, client, violations)
     for name, of_clients in parts.items():
-        columns = {each: np.concatenate([piece_rows[each] for piece_rows in of_clients]) for each in of_clients[0]}
+        columns = {
+            column: np.concatenate([piece_rows[column] for piece_rows in of_clients]) for column in of_clients[0]
+        }
         order = np.argsort(columns["received_us"], kind="stable")
-        _ADDERS[name](writer, {each: values[order] for each, values in columns.items()})
+        _ADDERS[name](writer, {column: values[order] for column, values in columns.items()})
 
 
 def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
@@ -219,7 +221,7 @@ def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
             "received_us": piece.received_us[own],
             "is_read": np.zeros(n, np.bool_),
             "valid": np.ones(n, np.bool_),
-            **{each: getattr(piece, each)[own] for each in ("partition", "offset", "count", "writer", "sequence")},
+            **{field: getattr(piece, field)[own] for field in ("partition", "offset", "count", "writer", "sequence")},
         }
     )
 
@@ -275,7 +277,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
     unrequested = violations.of("unrequested-partition", piece.number, client.number)
     if unrequested is not None:
         (where,) = np.flatnonzero(read.events == unrequested)
-        row = {each: values[where : where + 1] for each, values in moves.items()}
+        row = {column: values[where : where + 1] for column, values in moves.items()}
         parts["positions"].append({**row, "is_foreign": np.ones(1, np.bool_)})
     client.index += len(starts)
     client.last_us = int(received_us[-1])
@@ -401,7 +403,7 @@ def _read_all(writer: Writer, appends: int, seed: int, violations: Planted, ends
         clients = np.full(len(index), _FINAL)
         _add_operations(writer, clients, index, "final_read", received_us - 15_000, received_us)
         columns = {
-            each: getattr(piece, each)[events] for each in ("partition", "offset", "count", "writer", "sequence")
+            field: getattr(piece, field)[events] for field in ("partition", "offset", "count", "writer", "sequence")
         }
         of_event = {"client": np.full(len(events), _FINAL), "index": index[fetch]}
         always = np.ones(len(events), np.bool_)

@@ -115,7 +115,7 @@ class Rehearsal:
         return (
             present <= self._tables.present
             and present & deciding == self._tables.present & deciding
-            and all(self._tables.config.runs.get(run) == each for run, each in config.runs.items())
+            and all(self._tables.config.runs.get(run) == value for run, value in config.runs.items())
             and not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
         )
 

@@ -56,14 +56,14 @@ def change_points(values: Sequence[float], significance: float = SIGNIFICANCE, s
         bounds = sorted([*bounds, at])
 
 
-def _p_value(parts: Sequence[Floats], difference: float, wanted: float, random: np.random.Generator) -> float:
+def _p_value(parts: Sequence[Floats], difference: float, significance: float, random: np.random.Generator) -> float:
     """Shuffle each part within itself, so that changes already found stay. It stops once the value is above
     ``wanted``."""
     as_great, done = 0, 0
-    while done < SHUFFLES and as_great <= wanted * (SHUFFLES + 1) - 1:
+    while done < SHUFFLES and as_great <= significance * (SHUFFLES + 1) - 1:
         several = min(_AT_ONCE, SHUFFLES - done)
         mixed = (random.permuted(np.tile(part, (several, 1)), axis=1) for part in parts)
-        greatest = np.max([_best(each)[0] for each in mixed], axis=0)
+        greatest = np.max([_best(shuffled)[0] for shuffled in mixed], axis=0)
         as_great += int(np.sum(greatest >= difference * (1 - 1e-12)))
         done += several
     return (1 + as_great) / (done + 1)

@@ -118,8 +118,8 @@ def _critical(sides: Sequence[Floats], random: np.random.Generator) -> float:
     spreads = [spread[varying] for spread in spreads]
     centred = [(side - side.mean(axis=0))[:, varying] for side in sides]
     deviations = [
-        np.divide(each, spread, out=np.zeros_like(each), where=spread > 0)
-        for each, spread in zip(centred, spreads, strict=True)
+        np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
+        for values, spread in zip(centred, spreads, strict=True)
     ]
     pool = np.concatenate(deviations)
     drawn = [
