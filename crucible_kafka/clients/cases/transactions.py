@@ -149,6 +149,19 @@ def end_not_coordinator(at: Play) -> None:
     at.wire("the client finds the coordinator again", bool(producer.exchanges("FindCoordinator", after=rule)), True)
 
 
+@case("transactions/empty", MUST, f"{KIP_98}, beginCompletingTransaction; kafkajs#1388", needs=TRANSACTIONS)
+def empty(at: Play) -> None:
+    """An application aborts a transaction in which it has sent nothing, and commits another such one: neither fails,
+    and the next transaction is committed."""
+    topic = at.topic()
+    producer = _writer(at)
+    at.data("the abort of nothing succeeds", producer.begin() and producer.abort_transaction(), True)
+    at.data("the commit of nothing succeeds", producer.begin() and producer.commit_transaction(), True)
+    at.data("the next commit succeeds", _transaction(producer, topic, "a"), True)
+    at.data("committed values in the log", _committed(at, topic), ["a"])
+    at.error("errors of the application", producer.errors, [])
+
+
 @case("transactions/coordinator-moves", MUST, f"{KIP_98}, lookupCoordinator", needs=TRANSACTIONS)
 def coordinator_moves(at: Play) -> None:
     """Another node becomes the coordinator between the records and the commit: the client commits there."""
