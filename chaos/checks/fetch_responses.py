@@ -1,4 +1,4 @@
-"""Partitions and records that Fetch responses must have, and those that they must not have.
+"""What Fetch responses must contain: partitions and records, and those that they must not have.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """

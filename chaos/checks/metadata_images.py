@@ -1,4 +1,4 @@
-"""Published metadata compared with a replay of the records (KIP-631): of the committed ones, from their bytes.
+"""Published metadata compared with a replay (KIP-631): of the committed records, from their bytes.
 
 Nodes with the same bug agree with each other, so only the records reveal it. ``partition_changes`` does the same for
 the states of partitions.

@@ -1,4 +1,4 @@
-"""States of remote segments (KIP-405), and what nodes store and delete in each of them.
+"""States of remote segments (KIP-405): what nodes store and delete in each of them.
 
 The states are read from the committed records of ``__remote_log_metadata``, without the broker's code: Kafka's schemas
 RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord and RemotePartitionDeleteMetadataRecord, all in

@@ -1,4 +1,4 @@
-"""Replicas have committed records, and acknowledged records are committed."""
+"""Acknowledged records are committed, and replicas have them."""
 
 from collections.abc import Sequence
 from types import NoneType
