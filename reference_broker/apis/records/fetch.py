@@ -165,12 +165,12 @@ class Fetch:
 
     def start(self) -> None:
         """Serve the request, in this event or, if it is large, over several ones."""
-        self._run(self._serve())
+        run_in_slices(self.broker, self.call, self._in_slices(self._serve()))
 
     def respond(self) -> None:
         """Complete the parked fetch now with the data that there is: ``max.wait.ms`` is over, or the fetcher must send
         its next request."""
-        self.call.run(lambda: self._run(self._complete_after_wait()))
+        self.call.run(lambda: run_in_slices(self.broker, self.call, self._in_slices(self._complete_after_wait())))
 
     def _serve(self) -> Sliced[None]:
         """Serve the request, up to its response or until it is parked."""
@@ -183,9 +183,11 @@ class Fetch:
         self._enter(LOOKING_UP)
         if session.changed:
             yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
+        is_pending = self.remote is not None and self.remote.is_pending
         if self.call.closed:
             self._drop()
-        elif self._responds_at_once():
+        # Decision fetch-at-once (F-14): responds | parked
+        elif self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not session.partitions:
             yield from self._complete()
         else:
             self._park()
@@ -324,14 +326,6 @@ class Fetch:
         if problem is not None and not self.is_urgent:
             is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
             self.is_urgent = is_new or cached.is_requested
-
-    def _responds_at_once(self) -> bool:
-        """Whether the fetch does not wait."""
-        is_pending = self.remote is not None and self.remote.is_pending
-        # Decision fetch-at-once (F-14): responds | parked
-        return (
-            self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not self.session.partitions
-        )
 
     def _is_completable(self) -> bool:
         """Whether there is enough to send, so that the wait is over or need not begin."""
@@ -577,9 +571,6 @@ class Fetch:
             self.remote = None
 
     # the slices of its work, and requests that arrive between them
-
-    def _run(self, work: Sliced[None]) -> None:
-        run_in_slices(self.broker, self.call, self._in_slices(work))
 
     def _in_slices(self, work: Sliced[None]) -> Sliced[None]:
         """Do the work, after which the fetch is parked or over. The session accepts no other request until then, so
