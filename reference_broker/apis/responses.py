@@ -72,12 +72,12 @@ def topics_with_errors(
     ``topic`` and ``partition`` are the classes of the response. The errors come in the request's order.
     """
     remaining, failed_topics, count = iter(errors), list[TopicT](), 0
-    for each in requested:
+    for requested_topic in requested:
         partitions = []
-        for topic_partition in each.partitions:
+        for topic_partition in requested_topic.partitions:
             partitions.append(partition(partition_index=topic_partition.partition_index, error_code=next(remaining)))
             count += 1
             if count % ERRORS_PER_SLICE == 0:
                 yield
-        failed_topics.append(topic(name=each.name, partitions=tuple(partitions)))
+        failed_topics.append(topic(name=requested_topic.name, partitions=tuple(partitions)))
     return tuple(failed_topics)

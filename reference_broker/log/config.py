@@ -78,14 +78,14 @@ class LogConfig:
     def effective_local_retention_bytes(self) -> int:
         """The bytes of segments that stay on this disk, or -1: ``local.retention.bytes`` of a log that is copied to the
         remote tier, else ``retention.bytes``."""
-        kept = self.local_retention_bytes
-        return kept if self.is_remote_copy_enabled and kept != AS_RETENTION else self.retention_bytes
+        local = self.local_retention_bytes
+        return local if self.is_remote_copy_enabled and local != AS_RETENTION else self.retention_bytes
 
     @property
     def effective_local_retention_ms(self) -> int:
         """The time that a segment stays on this disk, or -1."""
-        kept = self.local_retention_ms
-        return kept if self.is_remote_copy_enabled and kept != AS_RETENTION else self.retention_ms
+        local = self.local_retention_ms
+        return local if self.is_remote_copy_enabled and local != AS_RETENTION else self.retention_ms
 
     @property
     def max_segment_ms(self) -> int:

@@ -40,7 +40,7 @@ class _Index:
 
     def write(self, disk: Disk) -> bool:
         """Append the entries that the file lacks. Return whether there were any."""
-        fresh = zip(*(each[self._written :] for each in self._arrays[-2:]), strict=True)
+        fresh = zip(*(column[self._written :] for column in self._arrays[-2:]), strict=True)
         data = b"".join(self._entry.pack(*pair) for pair in fresh)
         if data:
             disk.append(self.path, [data])
@@ -48,8 +48,8 @@ class _Index:
         return bool(data)
 
     def clear(self) -> None:
-        for each in self._arrays:
-            del each[:]
+        for column in self._arrays:
+            del column[:]
         self._written = 0
 
     def _load(self, disk: Disk, take: Callable[[int, int], bool]) -> bool:
@@ -71,8 +71,8 @@ class _Index:
         if self._written > keep:
             disk.truncate(self.path, keep * self._entry.size)
             self._written = keep
-        for each in self._arrays:
-            del each[keep:]
+        for column in self._arrays:
+            del column[keep:]
 
 
 class OffsetIndex(_Index):

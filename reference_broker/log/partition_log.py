@@ -181,7 +181,7 @@ class PartitionLog:
         """Return the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
         records must skip their records. Raise DiskError."""
         aborted = self.segments.aborted_between(offset, end_offset)
-        return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(aborted, key=_begin)]
+        return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in sorted(aborted, key=_begin)]
 
     def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
         """Return the aborted transactions among the batches that a read from ``offset`` returned. Mostly there are

@@ -244,7 +244,7 @@ class ProducerStateManager:
     def keep_completed(self, former: "ProducerStateManager", end_offset: int) -> None:
         """Copy the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
         does not have them."""
-        self.completed = [each for each in former.completed if each[1] < end_offset]
+        self.completed = [offsets for offsets in former.completed if offsets[1] < end_offset]
         self.completed_from = min(former.completed_from, end_offset)
 
     def expire(self, wall_ms: int) -> int:

@@ -191,7 +191,8 @@ class Recovery:
         if unknown:
             newest = snapshots.newest(segments.bases[0], MAX_OFFSET)
             before = newest[0] if newest is not None else 0
-            yield from index_again(segments, self.producers, [each for each in unknown if each.base_offset < before])
+            without_snapshot = [segment for segment in unknown if segment.base_offset < before]
+            yield from index_again(segments, self.producers, without_snapshot)
         self.producers = yield from replay(segments, self.producers, self.log_start_offset)
         segments[-1].aborted.hold(self.disk)
         for segment in unknown:

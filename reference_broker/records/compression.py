@@ -242,13 +242,13 @@ def _unlz4(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
     total = 0
-    given: Buffer = data
+    pending: Buffer = data
     while not unpacker.eof and total <= max_bytes:
         try:
-            plain = bytes(unpacker.decompress(given, max_length=min(piece_bytes, max_bytes + 1 - total)))
+            plain = bytes(unpacker.decompress(pending, max_length=min(piece_bytes, max_bytes + 1 - total)))
         except (RuntimeError, EOFError) as error:
             raise _corrupt("lz4", error) from error
-        given = b""
+        pending = b""
         total += len(plain)
         if not plain and not unpacker.eof:
             raise _corrupt("lz4", "it ends early")

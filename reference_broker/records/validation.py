@@ -164,7 +164,7 @@ def _is_timely(timestamp_ms: int, rules: Rules, now_ms: int) -> bool:
     return timestamp_ms == NO_TIMESTAMP or -rules.after_max_ms <= now_ms - timestamp_ms <= rules.before_max_ms
 
 
-CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each in Compression if each}}
+CODECS = {"uncompressed": Compression.NONE, **{codec.name.lower(): codec for codec in Compression if codec}}
 """The codecs by their names in ``compression.type``. ``producer`` is none of them."""
 
 

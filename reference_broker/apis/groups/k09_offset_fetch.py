@@ -115,26 +115,26 @@ def _wanted(topics: Iterable[_Topic] | None) -> list[tuple[str, Sequence[int]]] 
     """Each partition once. An offset's text may be a thousand times as long as a partition's number in a request."""
     if topics is None:
         return None
-    found: dict[str, dict[int, None]] = {}
+    indexes_by_topic: dict[str, dict[int, None]] = {}
     for topic in topics:
-        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return [(name, tuple(indexes)) for name, indexes in found.items()]
+        indexes_by_topic.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return [(name, tuple(indexes)) for name, indexes in indexes_by_topic.items()]
 
 
 def _group(
-    requested: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
+    requested: OffsetFetchRequestGroup, error: Error, offsets: list[FetchedOffset], api_version: int
 ) -> OffsetFetchResponseGroup:
     if error and api_version < GROUP_ERROR_FROM:
-        found = [
+        offsets = [
             FetchedOffset(topic, index, None) for topic, indexes in _wanted(requested.topics) or () for index in indexes
         ]
     code = ErrorCode(error)
     named = () if error and api_version >= GROUP_ERROR_FROM else (topic.name for topic in requested.topics or ())
     topics = tuple(
         OffsetFetchResponseTopics(
-            name=TopicName(name), partitions=tuple(_partition(offset, code) for offset in offsets)
+            name=TopicName(name), partitions=tuple(_partition(offset, code) for offset in offsets_of_topic)
         )
-        for name, offsets in _by_topic(found, named).items()
+        for name, offsets_of_topic in _by_topic(offsets, named).items()
     )
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics, error_code=code)
 
@@ -162,9 +162,10 @@ def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetc
     wanted = _wanted(body.topics)
     with_leader_epochs = isinstance(body, OffsetFetchRequest1001)
 
-    def settled(error: Error, found: list[FetchedOffset]) -> None:
+    def settled(error: Error, offsets: list[FetchedOffset]) -> None:
         by_topic = {
-            name: [_draft_partition(offset) for offset in offsets] for name, offsets in _by_topic(found).items()
+            name: [_draft_partition(offset) for offset in offsets_of_topic]
+            for name, offsets_of_topic in _by_topic(offsets).items()
         }
         call.respond(_with_leader_epochs(by_topic, error) if with_leader_epochs else _as_the_page(by_topic, error))
 
@@ -175,7 +176,9 @@ def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetc
 def _with_leader_epochs(
     by_topic: Mapping[str, list[OffsetFetchResponsePartition1001]], error: Error
 ) -> OffsetFetchResponse1001:
-    topics = (OffsetFetchResponseTopic1001(name=name, partitions=tuple(found)) for name, found in by_topic.items())
+    topics = (
+        OffsetFetchResponseTopic1001(name=name, partitions=tuple(partitions)) for name, partitions in by_topic.items()
+    )
     return OffsetFetchResponse1001(topics=tuple(topics), error_code=int(error))
 
 
@@ -188,15 +191,15 @@ def _as_the_page(
             name=name,
             partitions=tuple(
                 OffsetFetchResponsePartition1000(
-                    partition_index=one.partition_index,
-                    committed_offset=one.committed_offset,
-                    metadata_epoch=one.metadata_epoch,
-                    metadata=one.metadata,
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    metadata_epoch=partition.metadata_epoch,
+                    metadata=partition.metadata,
                 )
-                for one in found
+                for partition in partitions
             ),
         )
-        for name, found in by_topic.items()
+        for name, partitions in by_topic.items()
     )
     return OffsetFetchResponse1000(topics=topics, error_code=int(error))
 

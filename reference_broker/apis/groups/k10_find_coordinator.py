@@ -100,9 +100,9 @@ def _coordinator(broker: Broker, key_type: int, key: str, listener: str, message
         request_coordinator_topic(broker, name)
         return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
     leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
-    for each in cache.live_brokers():
-        if each.broker_id == leader:
-            host, port = each.address(listener)
+    for live_broker in cache.live_brokers():
+        if live_broker.broker_id == leader:
+            host, port = live_broker.address(listener)
             return Coordinator(
                 key=key,
                 node_id=BrokerId(leader),

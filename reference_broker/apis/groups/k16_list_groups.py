@@ -28,10 +28,10 @@ def handle(broker: Broker, call: Call, body: ListGroupsRequest) -> ListGroupsRes
     """The groups are sent through ``call``."""
     if broker.groups.loading():
         return _response(ErrorCode.coordinator_load_in_progress, [])
-    if body.types_filter and TYPE not in (each.strip().lower() for each in body.types_filter):
+    if body.types_filter and TYPE not in (name.strip().lower() for name in body.types_filter):
         return _response(ErrorCode.none, [])
-    states = frozenset(each.strip().lower() for each in body.states_filter)
-    groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
+    states = frozenset(name.strip().lower() for name in body.states_filter)
+    groups = (group for shard in tuple(broker.groups.active()) for group in tuple(shard.groups.values()))
     run_in_slices(broker, call, _list(call, groups, states))
     return None
 
@@ -43,7 +43,7 @@ def _list(call: Call, groups: Iterator[Group], states: frozenset[str]) -> Sliced
     listed: list[ListedGroup] = []
     while not call.closed:
         batch = tuple(islice(groups, LISTED_PER_SLICE))
-        listed.extend(_listed(each) for each in batch if not states or each.state.value.lower() in states)
+        listed.extend(_listed(group) for group in batch if not states or group.state.value.lower() in states)
         if len(batch) < LISTED_PER_SLICE:
             call.respond(_response(ErrorCode.none, listed))
             return

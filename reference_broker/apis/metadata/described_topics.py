@@ -113,7 +113,7 @@ def _in_slices(partitions: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...
 def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
     """A draft's partition has the names and values of the partition in all other versions, but not all of them."""
     made_of, partition = _LAYOUTS[version]
-    names = tuple(each.name for each in fields(partition))
+    names = tuple(layout_field.name for layout_field in fields(partition))
     values = attrgetter(*names)
     partitions = yield from _in_slices(
         partition(**dict(zip(names, values(topic_partition), strict=True))) for topic_partition in topic.partitions

@@ -48,7 +48,7 @@ def handle(broker: Broker, call: Call, body: FetchSnapshotRequest) -> object | N
         whole = ErrorCode.invalid_request
     if whole in (ErrorCode.inconsistent_cluster_id, ErrorCode.invalid_request):
         return draft_refused(whole) if is_draft else refused(whole)
-    pieces = [refusal(each, broker.snapshots, broker.quorum, is_draft) for each in requests]
+    pieces = [refusal(request, broker.snapshots, broker.quorum, is_draft) for request in requests]
     if None not in pieces:
         return _build_response(broker, requests, pieces, is_draft)
     served = pieces.index(None)

@@ -29,7 +29,7 @@ from reference_broker.transactions.transaction import Transaction
 from reference_broker.wire.errors import Error, ErrorCode
 
 MAX_PATTERN_BYTES = 1 << 17  # compiled; one match against the longest ID takes at most some 25 ms
-_STATES = {each.value: each for each in transactions.TransactionState}
+_STATES = {state.value: state for state in transactions.TransactionState}
 _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
@@ -38,8 +38,8 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
     """The transactions are sent through ``call``."""
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])
-    unknown = tuple(each for each in dict.fromkeys(body.state_filters) if each not in _STATES)
-    states = tuple(_STATES[each] for each in body.state_filters if each in _STATES)
+    unknown = tuple(name for name in dict.fromkeys(body.state_filters) if name not in _STATES)
+    states = tuple(_STATES[name] for name in body.state_filters if name in _STATES)
     producer_ids = frozenset(body.producer_id_filters)
     now_ms, duration_ms = broker.now.wall_ms, int(body.duration_filter)
 
@@ -56,13 +56,13 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
             and (pattern is None or pattern.fullmatch(transaction.transactional_id) is not None)
         )
 
-    transactions = (entry.current for each in broker.transactions.active() for entry in tuple(each.entries.values()))
+    transactions = (entry.current for shard in broker.transactions.active() for entry in tuple(shard.entries.values()))
 
     def list_all() -> Sliced[None]:
         listed: list[TransactionState] = []
         while not call.closed:
             batch = tuple(islice(transactions, LISTED_PER_SLICE if pattern is None else MATCHED_TRANSACTIONS_PER_SLICE))
-            listed += [_listed(each) for each in batch if matches(each)]
+            listed += [_listed(transaction) for transaction in batch if matches(transaction)]
             if not batch:
                 call.respond(_response(ErrorCode.none, unknown, listed))
                 return

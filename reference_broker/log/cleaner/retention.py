@@ -340,7 +340,7 @@ class Retention:
             self.records += header.record_count
             self.kept += header.record_count
             return batch
-        kept: list[int] = []
+        starts: list[int] = []
         position = count = 0
         has_tombstone = False
         tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
@@ -349,7 +349,7 @@ class Retention:
             check_offsets(header, records)
             count += len(records.starts)
             stay = self._newest_of(header.base_offset, records, tombstones_go)
-            kept += [records.starts[at] for at in stay]
+            starts += [records.starts[at] for at in stay]
             has_tombstone = has_tombstone or not set(records.valueless).isdisjoint(stay)
             if count > header.record_count:
                 break
@@ -357,13 +357,13 @@ class Retention:
                 yield
         check_count(header, count)
         self.records += count
-        self.kept += len(kept)
-        if not kept:
+        self.kept += len(starts)
+        if not starts:
             return _emptied(header) if must_stay else None
         needs_horizon = horizon_ms is None and has_tombstone
-        if len(kept) == count and not needs_horizon:
+        if len(starts) == count and not needs_horizon:
             return batch
-        return (yield from _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None))
+        return (yield from _rebuilt(header, plain, starts, self._horizon_ms if needs_horizon else None))
 
     def _newest_of(self, base_offset: int, records: Columns, tombstones_go: bool) -> list[int]:
         """Return the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
