@@ -110,7 +110,7 @@ def _fields(structs: tuple[type, type]) -> tuple[str, ...]:
     """Return the names of the fields that one of two struct classes has. There are none if one is no such class."""
     if not all(map(is_dataclass, structs)):
         return ()
-    return tuple(dict.fromkeys(each.name for struct in structs for each in fields(struct)))
+    return tuple(dict.fromkeys(field.name for struct in structs for field in fields(struct)))
 
 
 def _frame(data: bytes) -> memoryview:

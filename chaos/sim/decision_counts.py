@@ -162,7 +162,7 @@ def watch() -> Recorder:
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()  # What is frozen is not listed.
     paths = {path for path, _, _ in codes}
-    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
+    for function in [item for item in gc.get_objects() if type(item) is FunctionType]:
         code = function.__code__
         if code.co_filename not in paths:
             continue
@@ -176,10 +176,10 @@ def watch() -> Recorder:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
 
 
 def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
@@ -227,9 +227,9 @@ def _decision(node: ast.AST) -> Callable[[int], None] | None:
         case ast.Return(value=ast.expr() as value) | ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             if _is_condition(value):
                 return lambda place: setattr(node, "value", _call(place, value))
-            return next((counting for each in ast.walk(value) if (counting := _decision(each)) is not None), None)
+            return next((counting for node in ast.walk(value) if (counting := _decision(node)) is not None), None)
         case ast.Expr(value) | ast.AugAssign(value=value):
-            return next((counting for each in ast.walk(value) if (counting := _decision(each)) is not None), None)
+            return next((counting for node in ast.walk(value) if (counting := _decision(node)) is not None), None)
     return None
 
 
@@ -263,7 +263,7 @@ def _reaches(at: int, where: Any) -> ast.Call:
 def _located(made: Made, where: ast.AST) -> Made:
     """Give the location to a new node and to what is new in it. A walk over the whole module would take longer."""
     ast.copy_location(made, where)
-    for each in ast.iter_child_nodes(made):
-        if "lineno" in each._attributes and not hasattr(each, "lineno"):
-            ast.copy_location(each, where)
+    for child in ast.iter_child_nodes(made):
+        if "lineno" in child._attributes and not hasattr(child, "lineno"):
+            ast.copy_location(child, where)
     return made

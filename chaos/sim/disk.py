@@ -46,8 +46,8 @@ class File:
         """A sync of the first ``size`` bytes has failed. Bytes that are appended later are ordinary ones."""
         start = self.durable
         if start < size:
-            met = [each for each in self.failed if each[1] >= start]
-            apart = [each for each in self.failed if each[1] < start]
+            met = [span for span in self.failed if span[1] >= start]
+            apart = [span for span in self.failed if span[1] < start]
             self.failed = [*apart, (min([start, *(low for low, _ in met)]), max([size, *(high for _, high in met)]))]
 
     def rewritten(self, size: int) -> None:
@@ -184,10 +184,10 @@ class Names:
     @staticmethod
     def _keeps(folder: Folder, node: "Node") -> bool:
         """Return whether any power loss leaves the node in the folder, perhaps under an earlier name."""
-        names = [name for name, each in folder.durable.items() if each is node]
+        names = [name for name, known in folder.durable.items() if known is node]
         # A rename takes one name away and gives the other in one change.
         removals = [change for change in folder.changes if any((name, None) in change.sets for name in names)]
-        return bool(names) and all(any(each is node for _, each in change.sets) for change in removals)
+        return bool(names) and all(any(target is node for _, target in change.sets) for change in removals)
 
     def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
         """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
@@ -229,25 +229,27 @@ class Names:
                 )
                 return file
             folder = copies[node] = Folder()
-            folder.names = {name: copy(each) for name, each in node.names.items()}
-            folder.durable = {name: copy(each) for name, each in node.durable.items()}
+            folder.names = {name: copy(child) for name, child in node.names.items()}
+            folder.durable = {name: copy(child) for name, child in node.durable.items()}
             folder.changes = [
-                NameChange(number, tuple((name, None if each is None else copy(each)) for name, each in sets))
+                NameChange(number, tuple((name, None if child is None else copy(child)) for name, child in sets))
                 for number, sets in node.changes
             ]
             return folder
 
         fork = Names()
-        fork.folders = {path: folder for path, each in self.folders.items() if isinstance(folder := copy(each), Folder)}
-        fork.files = {path: file for path, each in self.files.items() if isinstance(file := copy(each), File)}
+        fork.folders = {
+            path: folder for path, original in self.folders.items() if isinstance(folder := copy(original), Folder)
+        }
+        fork.files = {path: file for path, original in self.files.items() if isinstance(file := copy(original), File)}
         fork.last_change = self.last_change
-        fork._unsynced = {folder: None for each in self._unsynced if isinstance(folder := copy(each), Folder)}
+        fork._unsynced = {folder: None for original in self._unsynced if isinstance(folder := copy(original), Folder)}
         return fork
 
-    def power_loss(self, kept: Callable[[], bool]) -> None:
-        """Keep each unsynced change for which ``kept`` says so, with the earlier changes of the same names."""
+    def power_loss(self, survives: Callable[[], bool]) -> None:
+        """Keep each unsynced change for which ``survives`` returns true, with the earlier changes of the same names."""
         for folder in list(self._unsynced):
-            self._keep(folder, lambda _: kept())
+            self._keep(folder, lambda _: survives())
             folder.changes.clear()
         self._unsynced.clear()
         root = self.folders[""]
@@ -272,16 +274,16 @@ class Names:
 
     def _keep(self, folder: Folder, chosen: Callable[[NameChange], bool]) -> None:
         """Make the chosen changes durable."""
-        kept: list[NameChange] = []
+        surviving: list[NameChange] = []
         left: list[NameChange] = []
         names: set[str] = set()
         for change in reversed(folder.changes):
             if chosen(change) or any(name in names for name, _ in change.sets):
-                kept.append(change)
+                surviving.append(change)
                 names.update(name for name, _ in change.sets)
             else:
                 left.append(change)
-        for change in reversed(kept):
+        for change in reversed(surviving):
             for name, node in change.sets:
                 self._make_durable(folder, name, node)
         folder.changes = left[::-1]
@@ -475,8 +477,8 @@ class SimDisk:
 
     def delete(self, path: str) -> None:
         names = self._names
-        for each in [path] if path in names.files else list(names.below(path)):
-            self.used_bytes -= len(names.unlink(each).content)
+        for file in [path] if path in names.files else list(names.below(path)):
+            self.used_bytes -= len(names.unlink(file).content)
 
     def make_durable(self, path: str) -> None:
         self.finish_sync(self.begin_sync((path,)))
@@ -511,10 +513,10 @@ class SimDisk:
         file = self._names.durable(path)
         if file is None:
             return None
-        kept = file.content[: file.durable]
+        durable_bytes = file.content[: file.durable]
         for start, end in file.failed:
-            kept[start:end] = bytes(len(kept[start:end]))
-        return bytes(kept)
+            durable_bytes[start:end] = bytes(len(durable_bytes[start:end]))
+        return bytes(durable_bytes)
 
     def survives(self, path: str) -> bool:
         """Return whether any power loss leaves the whole file, under this name or the one that it had before a
@@ -530,7 +532,7 @@ class SimDisk:
         folder = self._names.folders.get(parent)
         return folder is not None and (
             name in folder.durable
-            or any(each == name and node is not None for change in folder.changes for each, node in change.sets)
+            or any(changed == name and node is not None for change in folder.changes for changed, node in change.sets)
         )
 
     def durable_size(self, path: str) -> int | None:

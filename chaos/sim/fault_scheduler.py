@@ -174,7 +174,7 @@ class SimFaultScheduler:
         lasts_us = int(max(fault.restart_after_s if kind.ends_node else fault.sim_duration_s, 0.0) * 1_000_000)
         until_us = min(now_us + lasts_us, self._until_us)
         role = self.targets.role(context.machine.node_id)
-        detail = " ".join(each for each in (fault.direction if context.links else "", role) if each)
+        detail = " ".join(word for word in (fault.direction if context.links else "", role) if word)
         row = FaultRow(fault.name, fault.kind, now_us, until_us, target, number, detail=detail)
         fired = partial(self._fired, row, self._cell(fault.kind, context.machine.node_id))
         if kind.shown_at_end:
@@ -190,7 +190,7 @@ class SimFaultScheduler:
     def _all_serve(self) -> bool:
         """Return whether all nodes serve and have had time to start (``FaultTimes.back``)."""
         machines, now_us = self._network.machines, self._agenda.now_us
-        return all(each.ready and not self._fault_times.node_since(each.node_id, now_us) for each in machines)
+        return all(machine.ready and not self._fault_times.node_since(machine.node_id, now_us) for machine in machines)
 
     def _aim(self, fault: Fault) -> tuple[SimFaultContext, str] | None:
         """Return the target of the fault and what the evidence calls it, or None if there is no such target now."""
@@ -262,11 +262,11 @@ class SimFaultScheduler:
         def arrived() -> None:
             has_arrived.append(True)
             self._cover(fault.kind, node_id)
-            detail = "; ".join(each.label for each in requests)
+            detail = "; ".join(request.label for request in requests)
             self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, number, detail=detail))
             if fault.kind == "requests_replayed":
-                for each in {node_id, *(claimed_node(request.client_id) for request in requests)}:
-                    self._fault_times.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
+                for affected in {node_id, *(claimed_node(request.client_id) for request in requests)}:
+                    self._fault_times.node(affected or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
         def over(responses: int) -> None:
             if not has_arrived:  # The node did not get the requests.
@@ -344,7 +344,11 @@ class Targets:
         """Return a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
         if isinstance(choice, int):
             return choice
-        fitting = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
+        fitting = [
+            machine.node_id
+            for machine in self._machines
+            if machine.alive and plays(self.role(machine.node_id), choice, -1)
+        ]
         return random.choice(fitting) if fitting else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
@@ -355,15 +359,15 @@ class Targets:
 
     def around(self, node: int, clients: bool) -> list[tuple[int, int]]:
         """Return all links between a node and the others, and with ``clients`` the clients' link to it."""
-        others = [each.node_id for each in self._machines if each.node_id != node]
-        mine = [(node, each) for each in others] + [(each, node) for each in others]
+        others = [machine.node_id for machine in self._machines if machine.node_id != node]
+        mine = [(node, other) for other in others] + [(other, node) for other in others]
         return [*mine, (CLIENTS, node)] if clients else mine
 
     def _end(self, choice: NodeChoice, random: Random, but: Sequence[int]) -> list[int]:
         if choice == CLIENT:
             return [CLIENTS]
         if choice == ALL:
-            return [each.node_id for each in self._machines if each.node_id not in but]
+            return [machine.node_id for machine in self._machines if machine.node_id not in but]
         node = self.node(choice, random)
         return [] if node is None else [node]
 

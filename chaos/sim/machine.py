@@ -297,11 +297,11 @@ class Machine:
             if len(events) == 1:
                 events = hook.before(now, events[0])
             else:
-                events = [each for seen in events for each in hook.before(now, seen)]
+                events = [hooked for seen in events for hooked in hook.before(now, seen)]
         if offset_ms != self.wall_offset_ms:
             now = self.now  # A hook has stepped the clock.
-        for each in events:
-            self._done(now, each, node.handle(now, each))
+        for handled in events:
+            self._done(now, handled, node.handle(now, handled))
 
     def _done(self, now: Now, event: Event | None, effects: Sequence[Effect]) -> None:
         """Show event and effects to the watcher, and carry out the effects that the hooks let through."""

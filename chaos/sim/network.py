@@ -234,7 +234,7 @@ class Network:
         sends nothing: the other ends stay open and run into timeouts, until the machine is back and resets connections
         that it does not know.
         """
-        inward = [each for each in self._connections.values() if each.node is machine]
+        inward = [connection for connection in self._connections.values() if connection.node is machine]
         channels = [key for key in self._channels if key[0] == machine.node_id]
         outward = [channel.abandoned() for channel in map(self._channels.pop, channels)]
         if not silent:
@@ -247,7 +247,7 @@ class Network:
         for connection in inward:
             del self._connections[connection.number]
             connection.node_open = False
-        self._silent[machine.node_id] = [*inward, *(each for each in outward if each is not None)]
+        self._silent[machine.node_id] = [*inward, *(connection for connection in outward if connection is not None)]
 
     def node_back(self, machine: Machine) -> None:
         """Called when a silent machine is reached again."""
@@ -266,7 +266,9 @@ class Network:
             connection.send_up(connection.node.deliver, connection.incarnation, Closed(connection.number))
 
     def reset_all(self, link: Link) -> None:
-        for connection in [each for each in self._connections.values() if each.link is link]:
+        for connection in [
+            open_connection for open_connection in self._connections.values() if open_connection.link is link
+        ]:
             self.reset(connection)
 
 

@@ -78,7 +78,9 @@ def _crash(error: Exception, stage: str) -> tuple[tuple[str, ...], int]:
     path = Path(last.filename)
     file = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
     what = f"{type(error).__name__}: {error} ({file}:{last.lineno}, during {stage})"
-    node = next((own.node_id for own in (each.f_locals.get("self") for each in frames) if isinstance(own, Machine)), -1)
+    node = next(
+        (own.node_id for own in (frame.f_locals.get("self") for frame in frames) if isinstance(own, Machine)), -1
+    )
     where = [f"node {node}"] if node >= 0 else []
     for frame in reversed(frames):
         at = next((value for name in _OFFSETS if type(value := frame.f_locals.get(name)) is int), None)

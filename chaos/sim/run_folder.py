@@ -91,8 +91,8 @@ def _guarantees(world: SimWorld) -> tuple[str, ...]:
     on the faults that this seed has drawn. The result is empty, and then all are judged, if the scenario lists none."""
     listed = world.scenario.guarantees
     if not world.history.writes_guaranteed:
-        listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
-    here = (each for each in JUDGED_HERE if is_judged(world.scenario, each))
+        listed = tuple(guarantee for guarantee in listed if not GUARANTEES[guarantee].keeps_writes)
+    here = (guarantee for guarantee in JUDGED_HERE if is_judged(world.scenario, guarantee))
     return tuple(dict.fromkeys((*listed, *here))) if listed else ()
 
 
@@ -116,8 +116,9 @@ def _judged(check: Check, events: int) -> CheckResult:
 
 def _words(load: Load) -> dict[str, str]:
     words = {
-        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions" for each in load.fetchers
+        fetchers.name: f"{fetchers.count} {fetchers.behaviour} fetchers of {fetchers.partitions} partitions"
+        for fetchers in load.fetchers
     }
-    for each in load.producers:
-        words[each.name] = f"{each.count} producers, {each.rate_per_s:g} records/s each"
+    for producers in load.producers:
+        words[producers.name] = f"{producers.count} producers, {producers.rate_per_s:g} records/s each"
     return words

@@ -40,14 +40,14 @@ def shared_coding() -> Iterator[None]:
     """Inside the block nothing is decoded or encoded twice. A mutant's codec stays in place, and its results are what
     is remembered."""
     own = [getattr(module, name) for module, name in _ALIKE]
-    once = {each: lru_cache(REMEMBERED)(each) for each in own}
-    for (module, name), each in zip(_ALIKE, own, strict=True):
-        setattr(module, name, once[each])
+    once = {function: lru_cache(REMEMBERED)(function) for function in own}
+    for (module, name), function in zip(_ALIKE, own, strict=True):
+        setattr(module, name, once[function])
     try:
         yield
     finally:
-        for (module, name), each in zip(_ALIKE, own, strict=True):
-            setattr(module, name, each)
+        for (module, name), function in zip(_ALIKE, own, strict=True):
+            setattr(module, name, function)
 
 
 ROOMS = ("bench.", "chaos.", "kio.", "reference_broker.", "reports.", "scenarios.")
@@ -59,39 +59,39 @@ FROZEN = ("__setattr__", "__delattr__")
 @contextmanager
 def plain_values() -> Iterator[None]:
     """Inside the block the frozen dataclasses that are loaded now are not frozen."""
-    kept = [(each, {name: vars(each)[name] for name in ("__init__", *FROZEN)}) for each in _frozen()]
-    inits = [_plain_init(each) for each, _ in kept]
-    for (each, _), init in zip(kept, inits, strict=True):
-        each.__init__ = init
+    methods_by_kind = [(kind, {name: vars(kind)[name] for name in ("__init__", *FROZEN)}) for kind in _frozen()]
+    inits = [_plain_init(kind) for kind, _ in methods_by_kind]
+    for (kind, _), init in zip(methods_by_kind, inits, strict=True):
+        kind.__init__ = init
         for name in FROZEN:
-            delattr(each, name)
+            delattr(kind, name)
     try:
         yield
     finally:
-        for each, methods in kept:
+        for kind, methods in methods_by_kind:
             for name, method in methods.items():
-                setattr(each, name, method)
+                setattr(kind, name, method)
 
 
 def _frozen() -> list[Any]:
     modules = [module for name, module in sys.modules.items() if name.startswith(ROOMS)]
-    classes = dict.fromkeys(each for module in modules for each in vars(module).values() if isinstance(each, type))
-    return [each for each in classes if {"__dataclass_fields__", "__init__", *FROZEN} <= vars(each).keys()]
+    classes = dict.fromkeys(value for module in modules for value in vars(module).values() if isinstance(value, type))
+    return [kind for kind in classes if {"__dataclass_fields__", "__init__", *FROZEN} <= vars(kind).keys()]
 
 
 @cache
 def _plain_init(kind: Any) -> Callable[..., None]:
     """Return the ``__init__`` that the class would have if it were not frozen."""
     namespace = {"__post_init__": kind.__post_init__} if hasattr(kind, "__post_init__") else {}
-    alike = [(each.name, each.type, _alike(each)) for each in fields(kind)]
+    alike = [(member.name, member.type, _alike(member)) for member in fields(kind)]
     init: Callable[..., None] = vars(make_dataclass(kind.__name__, alike, namespace=namespace))["__init__"]
     return init
 
 
 def _alike(known: Field[Any]) -> Any:
-    given: dict[str, Any] = {"init": known.init, "kw_only": known.kw_only}
+    options: dict[str, Any] = {"init": known.init, "kw_only": known.kw_only}
     if known.default is not MISSING:
-        given["default"] = known.default
+        options["default"] = known.default
     if known.default_factory is not MISSING:
-        given["default_factory"] = known.default_factory
-    return field(**given)
+        options["default_factory"] = known.default_factory
+    return field(**options)

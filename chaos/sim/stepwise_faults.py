@@ -34,7 +34,8 @@ def rolling_bounce(
     """
     away_us = int(max(fault.restart_after_s, 0.0) * 1_000_000)
     for number, machine in enumerate(machines, 1):
-        while not (is_over() or all(each.ready for each in machines)):  # Another fault killed one: an operator waits.
+        # Another fault killed one: an operator waits.
+        while not (is_over() or all(machine.ready for machine in machines)):
             yield POLL_EVERY_US
         if is_over():
             return

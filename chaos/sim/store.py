@@ -43,7 +43,7 @@ class SimStore:
     @property
     def half_written(self) -> list[str]:
         """The keys of the uploads whose nodes are gone."""
-        return [each.put.key for each in self.uploads if each.machine.incarnation_alive != each.incarnation]
+        return [upload.put.key for upload in self.uploads if upload.machine.incarnation_alive != upload.incarnation]
 
     def call(self, machine: Machine, call: StoreCall) -> None:
         refusal = refused_key(call.operation)
@@ -66,13 +66,13 @@ class SimStore:
         if machine.paused:  # A stopped process reads no file, and goes on later.
             self._agenda.at(machine.paused_until_us + 1, self._send_part, upload)
             return
-        wanted = min(PART_BYTES, put.size_bytes - len(upload.content))
+        part_bytes = min(PART_BYTES, put.size_bytes - len(upload.content))
         try:
-            part = machine.disk.read(put.path, len(upload.content), wanted)
+            part = machine.disk.read(put.path, len(upload.content), part_bytes)
         except DiskError as failure:
             self._give_up(upload, str(failure))
             return
-        if len(part) < wanted:
+        if len(part) < part_bytes:
             self._give_up(upload, f"{put.path} has fewer than {put.size_bytes} bytes")
             return
         upload.content += part

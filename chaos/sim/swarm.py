@@ -249,7 +249,7 @@ class SwarmDrawing:
         random, faults = self._random, list[Fault]()
         if "node_isolated" not in self._kinds or self._voters < 3:
             return faults
-        kinds = ["node_isolated", *(each for each in ("node_killed", "node_powered_off") if each in self._kinds)]
+        kinds = ["node_isolated", *(kind for kind in ("node_killed", "node_powered_off") if kind in self._kinds)]
         for _ in range(max(1, int(self._seconds / ROW_EVERY_S))):
             name = f"swarm_{drawn + len(faults) + 1}"
             kind, at_s = random.choice(kinds), round(random.uniform(0.1, 0.8) * self._seconds, 3)
@@ -275,7 +275,7 @@ class SwarmDrawing:
         replicas take long. So the others do not know yet that what the node has acknowledged is committed, and its
         successor has to wait for them before it may go on. Independent faults seldom meet like that."""
         random, faults = self._random, list[Fault]()
-        ends = [each for each in ("node_killed", "node_powered_off", "node_paused") if each in self._allowed]
+        ends = [kind for kind in ("node_killed", "node_powered_off", "node_paused") if kind in self._allowed]
         if not self._commits or not self._replicated or not ends or "link_delayed" not in self._allowed:
             return faults
         for begin_s in range(2, int(self._seconds) - int(STATE_WINDOW_S), int(LOST_EVERY_S)):

@@ -80,7 +80,7 @@ class SimVerdict:
     @property
     def broken(self) -> tuple[str, ...]:
         """The names of the violated guarantees, each once, in the order of their violations."""
-        return tuple(dict.fromkeys(each.guarantee for each in self.violations))
+        return tuple(dict.fromkeys(violation.guarantee for violation in self.violations))
 
     @property
     def red(self) -> bool:
@@ -100,16 +100,21 @@ def compute_verdict(
     fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
-    judged = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
-    violations = sorted(judged, key=lambda each: each.at_us)
+    judged = (
+        violation
+        for check in world.checks
+        for violation in check.violations
+        if is_judged(scenario, violation.guarantee)
+    )
+    violations = sorted(judged, key=lambda violation: violation.at_us)
     unused = applied_mutant is not None and applied_mutant.calls == 0
     if crash:
         reasons = [*crash]
     else:
         reasons = [stuck] if stuck else []
         reasons += _shortcomings(world, fired, fetches, acked)
-        unreached = [each for each in own_points(scenario) if not reached.counts[place_of(each)]]
-        reasons += [f"the decision {each} was never reached" for each in unreached]
+        unreached = [point for point in own_points(scenario) if not reached.counts[place_of(point)]]
+        reasons += [f"the decision {point} was never reached" for point in unreached]
         if applied_mutant is not None and unused:
             reasons.append(f"the mutant {applied_mutant.mutant.name} was never called")
     # A violation is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.

@@ -140,22 +140,24 @@ class SimWorld:
 
     def _play_phases(self) -> None:
         bootstrap = [self.network.address(machine.node_id) for machine in self.cluster.machines]
-        second = [self.network.address(each.node_id) for each in (self.cluster.target,) if each is not None]
+        second = [self.network.address(machine.node_id) for machine in (self.cluster.target,) if machine is not None]
         spec = sim_fleet_spec(self.scenario, self.seed, bootstrap, second)
         fleet, appender = make_fleet(spec), idle_writer(spec, self.seed)
         self.cluster.start()
         self._require_within(BOOT_US, lambda: self.cluster.ready)
         self._set_states()
-        preparers = [each for each in (fleet.preparer, fleet.target_preparer) if each is not None]
+        preparers = [preparer for preparer in (fleet.preparer, fleet.target_preparer) if preparer is not None]
         self._phase("prepare", preparers, PREPARE_US)
-        failure = next((each.failure for each in preparers if each.failure is not None), None)
+        failure = next((preparer.failure for preparer in preparers if preparer.failure is not None), None)
         if failure is not None:
             raise self._stuck(failure)
         if appender is None and fleet.seeder is not None:
             self._phase("seed", [fleet.seeder], PREPARE_US)
-        workers, readers = ([self._client(each) for each in stage] for stage in (fleet.workers, fleet.readers))
+        workers, readers = (
+            [self._client(behaviour) for behaviour in stage] for stage in (fleet.workers, fleet.readers)
+        )
         writers: list[Behaviour] = [*fleet.writers, *([appender] if appender is not None else [])]
-        self._load([self._client(each) for each in writers], workers, readers)
+        self._load([self._client(behaviour) for behaviour in writers], workers, readers)
         self._await_quorum()
         self._read_to_the_end(fleet)
         self._await_quorum()  # Once more, because the controller's upkeep may have written a record meanwhile.
@@ -244,11 +246,13 @@ class SimWorld:
             before = starts
             local = reader.from_offsets(f"{reader.process}-local-{number}", starts)
             self._phase(local.process, [local], DRAIN_US)
-            reader.unread = {each: None for each in reader.unread if each not in starts or each in local.unread}
+            reader.unread = {
+                partition: None for partition in reader.unread if partition not in starts or partition in local.unread
+            }
 
     def _phase(self, stage: str, behaviours: Sequence[Behaviour], limit_us: int) -> None:
         self.stage = stage
-        clients = [self._client(each) for each in behaviours]
+        clients = [self._client(behaviour) for behaviour in behaviours]
         for client in clients:
             client.start()
         self._require_within(limit_us, lambda: all(client.finished for client in clients))
@@ -278,11 +282,11 @@ class SimWorld:
         return SimClient(behaviour, self.agenda, self.network, self._record)
 
     def _record(self, rows: Iterable[HistoryRow]) -> None:
-        kept = tuple(rows)
-        self.history.add(kept)
-        self._assigned.recorded(kept)
+        added = tuple(rows)
+        self.history.add(added)
+        self._assigned.recorded(added)
         if self.hash is not None:
-            self.hash.history(kept)
+            self.hash.history(added)
 
     def _set_states(self) -> None:
         for preset in presets_for(self.scenario.state):
@@ -294,19 +298,19 @@ class SimWorld:
 def short_slices(items: int) -> Iterator[None]:
     """Inside the block let each slice of the broker's long work end after ``items`` items, or 64 bytes for each item. 0
     leaves the broker's own budgets."""
-    kept = _budgets() if items else []
-    for module, each, _ in kept:
-        setattr(module, each, 64 * items if each.endswith(f"_BYTES{BUDGET}") else items)
+    budgets = _budgets() if items else []
+    for module, name, _ in budgets:
+        setattr(module, name, 64 * items if name.endswith(f"_BYTES{BUDGET}") else items)
     try:
         yield
     finally:
-        for module, each, value in kept:
-            setattr(module, each, value)
+        for module, name, value in budgets:
+            setattr(module, name, value)
         # A handler that was imported inside the block has the short budgets, and later runs would keep them.
-        known = {module.__name__ for module, _, _ in kept}
-        for module, each, _ in _budgets() if items else ():
-            if module.__name__ not in known and hasattr(slicing, each):
-                setattr(module, each, getattr(slicing, each))
+        known = {module.__name__ for module, _, _ in budgets}
+        for module, name, _ in _budgets() if items else ():
+            if module.__name__ not in known and hasattr(slicing, name):
+                setattr(module, name, getattr(slicing, name))
 
 
 def _budgets() -> list[tuple[ModuleType, str, int]]:
@@ -318,7 +322,7 @@ def _budgets() -> list[tuple[ModuleType, str, int]]:
 
 
 def _only(kind: type[C], checks: Sequence[Check]) -> C:
-    (check,) = (each for each in checks if isinstance(each, kind))
+    (check,) = (check for check in checks if isinstance(check, kind))
     return check
 
 
@@ -341,10 +345,10 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
 def _subscribed(load: Load) -> dict[str, list[TopicPartition]]:
     """Return the partitions that members share, by group."""
     partitions = {topic.name: topic.partitions for topic in load.topics}
-    topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
+    topics = {group.name: group.topics for group in load.groups if group.protocol != "assigned"}
     if load.mirror is not None:
         topics[MIRROR_GROUP] = (load.mirror.topic,)
-    topics |= {each.name: (each.source,) for each in load.workers}
+    topics |= {workers.name: (workers.source,) for workers in load.workers}
     return {
         group: [(name, index) for name in names for index in range(partitions[name])] for group, names in topics.items()
     }
@@ -357,7 +361,7 @@ def _settle_us(load: Load) -> int:
     take part in two rebalances.
     """
     members: tuple[Groups | Workers, ...] = (*load.groups, *load.workers)
-    slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in members), default=0)
+    slowest = max((member.session_timeout_ms + 2 * member.rebalance_timeout_ms for member in members), default=0)
     mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
 
