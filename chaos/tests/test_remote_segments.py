@@ -142,15 +142,25 @@ def test_record_is_read_without_the_broker_s_code() -> None:
     segment = Tier().segment
     record = record_of(encode(segment))
     assert record is not None
-    assert (record.partition.directory, record.broker_id, record.epoch, record.attempt) == ("hot-0", 1, 4, 1)
-    assert (record.start_offset, record.end_offset, record.max_timestamp_ms) == (0, 6, MS + 9)
-    assert (record.leader_epochs, record.has_transaction_index, record.begins) == (((3, 0), (4, 4)), True, True)
+    assert record.partition.directory == "hot-0"
+    assert record.broker_id == 1
+    assert record.epoch == 4
+    assert record.attempt == 1
+    assert record.start_offset == 0
+    assert record.end_offset == 6
+    assert record.max_timestamp_ms == MS + 9
+    assert record.leader_epochs == ((3, 0), (4, 4))
+    assert record.has_transaction_index
+    assert record.begins
     without = record_of(encode(replace(segment, has_transaction_index=False)))
     assert without is not None
     assert not without.has_transaction_index
     moved = record_of(encode(update_of(segment, GONE, 2, 5, MS)))
     assert moved is not None
-    assert (moved.state, moved.epoch, moved.known_as, moved.begins) == (3, 5, 0, False)
+    assert moved.state == 3
+    assert moved.epoch == 5
+    assert moved.known_as == 0
+    assert not moved.begins
 
 
 def test_copy_and_deletion_in_order_violate_nothing() -> None:

@@ -241,7 +241,8 @@ def test_write_to_a_full_disk_leaves_what_fits() -> None:
     subject.append("a", [b"12345678"])
     with pytest.raises(DiskError, match="b: no space left"):
         subject.write("b", b"123")
-    assert (content(subject, "b"), subject.used_bytes) == (b"12", 10)
+    assert content(subject, "b") == b"12"
+    assert subject.used_bytes == 10
 
 
 def test_bytes_of_failed_sync_are_readable_but_never_durable() -> None:
@@ -420,7 +421,8 @@ def test_bytes_whose_sync_failed_are_not_durable() -> None:
     subject.append("a", [b"third"])
     synced(subject, "a")
     assert subject.durable("a") == b"first" + bytes(6) + b"third"
-    assert (subject.durable_size("a"), subject.survives("a")) == (5, False)
+    assert subject.durable_size("a") == 5
+    assert not subject.survives("a")
     assert left_sizes(subject, "a") == {5}
 
 
@@ -442,10 +444,12 @@ def test_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -> 
     subject.append("a", [b"first"])
     subject.fail_sync(["a"])
     synced(subject, "a")
-    assert (subject.durable_size("a"), subject.survives("a")) == (0, False), "the later sync does not write it"
+    assert subject.durable_size("a") == 0, "the later sync does not write it"
+    assert not subject.survives("a"), "the later sync does not write it"
     subject.write("a", b"other")
     synced(subject, "a")
-    assert (subject.durable_size("a"), subject.survives("a")) == (5, True)
+    assert subject.durable_size("a") == 5
+    assert subject.survives("a")
 
 
 def test_file_survives_only_with_its_folder() -> None:

@@ -80,12 +80,17 @@ def test_group_is_counted(history: History, clean: Findings) -> None:
         for offset in range(int_of(row, "first_offset"), int_of(row, "first_offset") + int_of(row, "count"))
     }
     records = sum(int_of(row, "count") for row in reads)
-    assert (group["group"], group["members"], group["partitions"], group["generations"]) == (GROUP, 2, 3, 3)
-    assert (group["records"], group["again"]) == (records, records - len(places))
+    assert group["group"] == GROUP
+    assert group["members"] == 2
+    assert group["partitions"] == 3
+    assert group["generations"] == 3
+    assert group["records"] == records
+    assert group["again"] == records - len(places)
     assert group["again"] > 0
     commits = history.rows("commits", kind="commit")
     assert group["committed"] == sum(row["error"] is None for row in commits)
-    assert (group["unknown"], group["refused"]) == (3, 0)
+    assert group["unknown"] == 3
+    assert group["refused"] == 0
 
 
 def test_rebalances_last_from_first_request_to_last_member_that_knows(clean: Findings) -> None:
@@ -108,16 +113,25 @@ def test_coordinator_moves_from_the_last_commit_to_the_first(history: History, c
     (move,) = groups.coordinators(clean)
     done = sorted(int_of(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
     last = max(at for at in done if at < 3_000_000)
-    assert (move.node, move.next_node, move.at_us) == (0, 1, last)
+    assert move.node == 0
+    assert move.next_node == 1
+    assert move.at_us == last
     assert move.without_us == min(at for at in done if at > 3_000_000) - last
-    assert (move.loaded_us, move.records, move.failed, move.cause) == (3_300_000 - last, 120, 3, "kill")
+    assert move.loaded_us == 3_300_000 - last
+    assert move.records == 120
+    assert move.failed == 3
+    assert move.cause == "kill"
 
 
 def test_mirror_that_never_went_back_copied_nothing_twice(history: History, clean: Findings) -> None:
     (mirror,) = mirrored(clean)
     assert mirror.records == sum(int_of(row, "count") for row in history.rows("copies"))
-    assert (mirror.again, mirror.rewinds, mirror.farthest, mirror.added_us) == (0, 0, 0, 0)
-    assert (mirror.held, mirror.held_twice) == (mirror.records, 0)
+    assert mirror.again == 0
+    assert mirror.rewinds == 0
+    assert mirror.farthest == 0
+    assert mirror.added_us == 0
+    assert mirror.held == mirror.records
+    assert mirror.held_twice == 0
     assert mirror.worst_lag_us <= 3 * EVERY_US
 
 
@@ -125,9 +139,13 @@ def test_rewind_costs_copies_and_time(rewound_run: Findings) -> None:
     again = rewound(generate(REWOUND_SEED))
     (mirror,) = mirrored(rewound_run)
     (cost,) = rewinds(rewound_run)
-    assert (mirror.again, mirror.rewinds, mirror.farthest) == (again, 1, cost.from_offset)
+    assert mirror.again == again
+    assert mirror.rewinds == 1
+    assert mirror.farthest == cost.from_offset
     assert mirror.held_twice == again
-    assert (cost.partition, cost.at_us, cost.to_offset) == (PARTITION, BACK_US, 0)
+    assert cost.partition == PARTITION
+    assert cost.at_us == BACK_US
+    assert cost.to_offset == 0
     # Its first records were half a second old and less when it first came to them, and lay 3.8 s back then.
     assert 2_500_000 <= cost.added_us <= 4_000_000
     assert mirror.added_us == cost.added_us
@@ -150,7 +168,9 @@ def test_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
     assert track.positions == (0, 10, 10, 4, 4, 4, 4, 30)
     assert [lag // 250_000 for lag in track.lags_us] == [0, 0, 0, 3, 4, 5, 6, 0]
     (cost,) = rewinds(one)
-    assert (cost.before_us, cost.worst_us, cost.added_us) == (0, 6 * 250_000, 6 * 250_000)
+    assert cost.before_us == 0
+    assert cost.worst_us == 6 * 250_000
+    assert cost.added_us == 6 * 250_000
     assert cost.took_us == 5 * 250_000 - 1
     never = findings(mirror_source=source, mirrored=copied[:2], mirror_rewinds=back)
     assert rewinds(never)[0].took_us is None

@@ -82,7 +82,8 @@ def test_cells_lead_to_the_page_of_their_run_or_to_a_detail(shown: dict[str, Any
     assert not regressed.is_steady
     first = regressed.cells[truth.REGRESSION_FROM - 1]
     assert first is not None
-    assert (first.tone, first.counts) == ("mixed", "12 passed, 1 failed")
+    assert first.tone == "mixed"
+    assert first.counts == "12 passed, 1 failed"
     assert first.command == f"./crucible sim {truth.REGRESSED} --seed {truth.REGRESSION_SEED}"
     steady = _line(shown, "kill-under-load", "kafka@4.1.1")
     assert steady.is_steady
@@ -91,7 +92,8 @@ def test_cells_lead_to_the_page_of_their_run_or_to_a_detail(shown: dict[str, Any
 
 def test_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) -> None:
     (failure,) = shown["failures"]
-    assert (failure.row["scenario"], failure.row["seed"]) == (truth.REGRESSED, truth.REGRESSION_SEED + 4)
+    assert failure.row["scenario"] == truth.REGRESSED
+    assert failure.row["seed"] == truth.REGRESSION_SEED + 4
     assert failure.row["first_bad_commit"] == truth.BAD_COMMIT
     assert failure.age == "6 nights, 5 days"
     assert failure.seen.startswith("In 3 nights, with 3 seeds. Since then 0 of 12 plays")
@@ -113,7 +115,8 @@ def test_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_ar
 
 def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected: Collected, planted: Planted) -> None:
     (row,) = collected.failures
-    assert (row["plays"], row["violations"]) == (63, 3)
+    assert row["plays"] == 63
+    assert row["violations"] == 3
     every = _summaries(collected, planted, planted.soon_us)
 
     def is_gone(**changes: int) -> bool:
@@ -141,7 +144,9 @@ def test_only_uncertain_failures_have_rate(shown: dict[str, Any]) -> None:
 
 def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str, Any], planted: Planted) -> None:
     (change,) = shown["changes"]
-    assert (change.series.row, change.series.what, change.word) == ("produce", "acks=all, p99", "worse")
+    assert change.series.row == "produce"
+    assert change.series.what == "acks=all, p99"
+    assert change.word == "worse"
     steps = [folder.name for folder in planted.folders]
     assert abs(steps.index(change.night) - (truth.STEP_AT - 1)) <= 1
     assert change.new == pytest.approx(truth.STEP_TO, rel=0.03)
@@ -149,7 +154,8 @@ def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str
         "figures without a peer have none"
     )
     notes = {picture.row: [note.text for note in picture.notes] for picture in shown["pictures"]}
-    assert (len(notes["produce"]), len(notes["fetch"])) == (2, 1)
+    assert len(notes["produce"]) == 2
+    assert len(notes["fetch"]) == 1
 
 
 def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None:
@@ -165,10 +171,14 @@ def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None
         for line in shown["probe"].lines
         for target, cell in zip(shown["probe"].targets, line.cells, strict=True)
     }
-    assert (cells["fetch/session", "kafka@4.1.1"].tone, cells["fetch/session", "kfake"].tone) == ("mixed", "failed")
-    assert (cells["transactions", "kfake"].sign, cells["transactions", "kfake"].judged) == ("–", 0)
+    assert cells["fetch/session", "kafka@4.1.1"].tone == "mixed"
+    assert cells["fetch/session", "kfake"].tone == "failed"
+    assert cells["transactions", "kfake"].sign == "–"
+    assert cells["transactions", "kfake"].judged == 0
     (case,) = cells["fetch/session", "kafka@4.1.1"].failed
-    assert (case.case_id, case.level, case.outcome) == ("fetch/session/case-03", "SHOULD", "differs")
+    assert case.case_id == "fetch/session/case-03"
+    assert case.level == "SHOULD"
+    assert case.outcome == "differs"
     assert case.command == "./crucible probe kafka@4.1.1 --case fetch/session/case-03"
     assert {cell.tone for cell in cells.values() if cell is not None and not cell.failed} == {"passed", "none"}
 
@@ -180,8 +190,12 @@ def test_clients_have_a_table_of_their_own(shown: dict[str, Any]) -> None:
         ("client kafka-python", "sessions/response-lost", "worse")
     ]
     ((red, green),) = (line.cells for line in table.lines)
-    assert (red.sign, red.passed, red.judged) == ("✕", 1, 2)
-    assert (green.sign, green.passed, green.judged) == ("✓", 2, 2)
+    assert red.sign == "✕"
+    assert red.passed == 1
+    assert red.judged == 2
+    assert green.sign == "✓"
+    assert green.passed == 2
+    assert green.judged == 2
     (case,) = red.failed
     assert case.command == "./crucible client kafka-python --case sessions/response-lost"
 

@@ -49,7 +49,9 @@ def outcome(manifest: Manifest, one: Findings | None = None) -> Verdict:
 
 def test_run_with_evidence_and_no_anomaly_passes() -> None:
     verdict = outcome(expecting(min_fetches=500, min_acked=1_000))
-    assert (verdict.outcome, verdict.exit_code, verdict.reasons) == (Outcome.PASSED, 0, ())
+    assert verdict.outcome == Outcome.PASSED
+    assert verdict.exit_code == 0
+    assert verdict.reasons == ()
 
 
 def test_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -> None:
@@ -192,13 +194,15 @@ def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not
         guarantee="responses-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
     )
     verdict = outcome(replace(expecting(guarantees=("lost-write",)), world="live", checks=(missed,)))
-    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
+    assert verdict.outcome == Outcome.FAILED
+    assert verdict.exit_code == 1
     assert verdict.summary.startswith("1 node did not describe the metadata.")
 
 
 def test_passed_run_lists_unjudged_guarantees() -> None:
     verdict = outcome(replace(expecting(guarantees=("lost-write", "log-matching", "isr-honest")), world="live"))
-    assert (verdict.outcome, verdict.unjudged) == (Outcome.PASSED, ("isr-honest", "log-matching"))
+    assert verdict.outcome == Outcome.PASSED
+    assert verdict.unjudged == ("isr-honest", "log-matching")
     assert verdict.summary.endswith(" 2 of 3 promised guarantees were not judged here: isr-honest and log-matching.")
     assert outcome(expecting(guarantees=("lost-write",))).unjudged == ()
 
@@ -276,7 +280,9 @@ def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
     assert "t-0 @7" in (failure.text or "")
     write_verdict(tmp_path / "verdict.json", failing)
     raw = json.loads((tmp_path / "verdict.json").read_text())
-    assert (raw["outcome"], raw["exit_code"], raw["repeat_command"]) == ("FAILED", 1, MANIFEST.repeat_command)
+    assert raw["outcome"] == "FAILED"
+    assert raw["exit_code"] == 1
+    assert raw["repeat_command"] == MANIFEST.repeat_command
 
 
 def test_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) -> None:
@@ -340,7 +346,8 @@ def test_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() ->
     )
     manifest = replace(expecting(guarantees=("quorum-converges",), min_fetches=10), world="live", checks=(ended,))
     verdict = outcome(manifest, findings(facts={}, present=frozenset()))
-    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
+    assert verdict.outcome == Outcome.FAILED
+    assert verdict.exit_code == 1
     assert verdict.reasons[0] == "quorum-converges was broken once. node-1 could not start again: damaged"
     assert next(guarantee for guarantee in verdict.guarantees if guarantee.status == "broken").judged_by == "runner"
 

@@ -47,11 +47,13 @@ def read(change: Callable[[dict[str, Any]], object] = lambda _: None) -> Scenari
 def test_what_is_given_is_read_and_the_rest_has_its_default() -> None:
     load = read().load
     assert load.groups[0] == Groups(name="g", count=3, sim_count=2, topics=("hot",))
-    assert (load.in_simulator.groups[1].count, load.groups[1].metadata_epoch) == (1, False)
+    assert load.in_simulator.groups[1].count == 1
+    assert not load.groups[1].metadata_epoch
     assert load.mirror == Mirror(topic="hot")
     bounce, switch = read().faults
     assert bounce.config == (("num.partitions", "2"),)
-    assert (switch.feature, switch.level) == ("f", 1)
+    assert switch.feature == "f"
+    assert switch.level == 1
 
 
 def heeding(**more: object) -> dict[str, object]:

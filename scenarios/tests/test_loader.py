@@ -68,12 +68,21 @@ def read(text: str) -> Scenario:
 
 def test_defaults_and_what_the_simulator_takes_over() -> None:
     scenario = read(SMALL)
-    assert (scenario.name, scenario.number, scenario.cluster.nodes, scenario.state) == ("small", None, 1, ())
-    assert (scenario.sim_min_fetches, scenario.sim_min_acked, scenario.load.in_simulator.seconds) == (10, 20, 3.0)
+    assert scenario.name == "small"
+    assert scenario.number is None
+    assert scenario.cluster.nodes == 1
+    assert scenario.state == ()
+    assert scenario.sim_min_fetches == 10
+    assert scenario.sim_min_acked == 20
+    assert scenario.load.in_simulator.seconds == 3.0
     played = scenario.load.in_simulator
-    assert (played.fetchers[0].count, played.producers[0].rate_per_s) == (2, 50.0)
+    assert played.fetchers[0].count == 2
+    assert played.producers[0].rate_per_s == 50.0
     fault = scenario.faults[0]
-    assert (fault.match.api, fault.match.session_epoch, fault.nth, fault.times) == (1, Range(3, 3), Range(2, 5), 1)
+    assert fault.match.api == 1
+    assert fault.match.session_epoch == Range(3, 3)
+    assert fault.nth == Range(2, 5)
+    assert fault.times == 1
     assert not fault.timed
     assert needed_by(fault) == ("interceptor",)
 
@@ -242,17 +251,22 @@ LARGE = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + QUORUM + 
 
 def test_what_a_quorum_adds() -> None:
     scenario = read(LARGE)
-    assert (scenario.cluster.nodes, scenario.cluster.observers, scenario.cluster.total) == (3, 2, 5)
+    assert scenario.cluster.nodes == 3
+    assert scenario.cluster.observers == 2
+    assert scenario.cluster.total == 5
     played = scenario.load.in_simulator
     assert scenario.load.admins[0].mix == (("create", 3), ("describe", 1))
-    assert (played.admins[0].rate_per_s, played.admins[0].partitions) == (2.0, 20)
+    assert played.admins[0].rate_per_s == 2.0
+    assert played.admins[0].partitions == 20
     assert played.metadata_readers[0].count == 3
     assert scenario.swarm == Swarm(("node_killed", "link_cut"), 4.0)
     _, noted, cut = scenario.faults
     assert noted.match == Match(
         note="metadata_committed", fields=(("kind", "[be]*"), ("number", Range(3, 3)), ("of", Range(4, 9)))
     )
-    assert (noted.node, noted.link, cut.link) == ("leader", None, Link("observer", "leader"))
+    assert noted.node == "leader"
+    assert noted.link is None
+    assert cut.link == Link("observer", "leader")
 
 
 def test_link_fault_without_a_link_is_between_the_clients_and_its_node() -> None:
@@ -312,7 +326,9 @@ def test_lost_host_and_a_swallowed_response_need_the_links() -> None:
 
 def test_fault_at_a_state_may_name_a_link_between_nodes() -> None:
     lost = read(LARGE + LOST).faults[-1]
-    assert (lost.link, lost.node, lost.timed) == (Link(1, "leader"), "leader", False)
+    assert lost.link == Link(1, "leader")
+    assert lost.node == "leader"
+    assert not lost.timed
     assert needed_by(lost) == ("proxy",)
     for old, new, words in (
         ("link = ", "node = 1\nlink = ", ["fault[3].node", "beside link"]),

@@ -59,13 +59,17 @@ def read(text: str) -> Scenario:
 def test_final_revision_is_what_the_file_says() -> None:
     scenario = read(FILE)
     final, first = each_revision(scenario)
-    assert (final.name, final.cluster, final.load) == ("both", scenario.cluster, scenario.load)
-    assert (final.revisions, first.revisions) == (("final",), ("first",))
+    assert final.name == "both"
+    assert final.cluster == scenario.cluster
+    assert final.load == scenario.load
+    assert final.revisions == ("final",)
+    assert first.revisions == ("first",)
 
 
 def test_in_the_first_revision_fetchers_and_followers_speak_it() -> None:
     first = in_revision(read(FILE), "first")
-    assert (first.name, revision_of(first)) == ("both@first", "first")
+    assert first.name == "both@first"
+    assert revision_of(first) == "first"
     assert dict(first.cluster.config)["fetch.session.revision"] == "first"
     assert [group.revision for group in first.load.fetchers] == ["first"]
     assert first.load.topics == read(FILE).load.topics
@@ -75,7 +79,8 @@ def test_in_the_first_revision_fetchers_and_followers_speak_it() -> None:
 
 def test_without_sessions_the_followers_have_none_either() -> None:
     none = in_revision(read(FILE), "none")
-    assert (none.name, revision_of(none)) == ("both@none", "none")
+    assert none.name == "both@none"
+    assert revision_of(none) == "none"
     assert none.cluster.config == (("max.incremental.fetch.session.cache.slots", "0"),)
     assert [group.revision for group in none.load.fetchers] == ["none"]
 

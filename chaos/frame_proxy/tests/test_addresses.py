@@ -123,7 +123,9 @@ def test_unknown_api_versions_version_gets_version_0_response() -> None:
     send_request(talk, ApiKey.API_VERSIONS, 9)
     correlation, seen = decode_response(ApiKey.API_VERSIONS, 0, memoryview(talk.client.got)[4:])
     body: Any = seen
-    assert (correlation, body.error_code, talk.node.got) == (5, ErrorCode.unsupported_version, b"")
+    assert correlation == 5
+    assert body.error_code == ErrorCode.unsupported_version
+    assert talk.node.got == b""
     assert [(int(each.api_key), int(each.max_version)) for each in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
     send_request(talk, ApiKey.API_VERSIONS, 4)
     assert talk.node.got

@@ -55,10 +55,17 @@ def test_rule_lives_as_in_the_control_api() -> None:
     def story(call: Call, proxy: FrameProxy) -> None:
         wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 2}
         status, rule = call("POST", "/v1/rules", wanted)
-        assert (status, rule["id"], rule["act"], rule["fired"]) == (201, 1, "drop_response", 0)
+        assert status == 201
+        assert rule["id"] == 1
+        assert rule["act"] == "drop_response"
+        assert rule["fired"] == 0
         assert rule["text"] == "on(\"Produce\", client_id='app-*').drop_response(times=2)"
         (made,) = proxy.rules
-        assert (made.kind, made.on, made.node, made.total, made.times) == ("response_dropped", "response", "any", 2, 0)
+        assert made.kind == "response_dropped"
+        assert made.on == "response"
+        assert made.node == "any"
+        assert made.total == 2
+        assert made.times == 0
         assert made.match.api == ApiKey.PRODUCE
         assert call("GET", "/v1/rules") == (200, [rule])
         assert call("POST", "/v1/rules/1/assert-fired")[0] == 422
@@ -69,7 +76,9 @@ def test_rule_lives_as_in_the_control_api() -> None:
         assert call("POST", "/v1/rules/1/assert-fired", {"times": 2})[0] == 422
         assert call("POST", "/v1/rules/check") == (200, {})
         (shown,) = call("DELETE", "/v1/rules/1")[1]["hits"]
-        assert (shown["node"], shown["client_id"], shown["api"]) == (2, "app-1", "Produce")
+        assert shown["node"] == 2
+        assert shown["client_id"] == "app-1"
+        assert shown["api"] == "Produce"
         assert proxy.rules == ()
         assert call("GET", "/v1/rules/1")[0] == 404
         assert call("POST", "/v1/rules", wanted)[1]["id"] == 2

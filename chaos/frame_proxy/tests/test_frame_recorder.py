@@ -58,9 +58,19 @@ def test_fetch_is_recorded_with_its_partitions_and_its_response(tmp_path: Path) 
     talk.conversation.from_client(fetch(1, session_id=5, session_epoch=3))
     talk.conversation.from_node(fetched(1, b"records"))
     (frame,), lines = recorded(talk, tmp_path)
-    assert (frame.node, frame.nodes, frame.source, frame.client_id, frame.api_key) == (0, 3, -1, "c", 1)
-    assert (frame.session_id, frame.session_epoch, frame.response_session_id, frame.error) == (5, 3, 77, 0)
-    assert (frame.what, frame.seq, frame.response_seq, frame.throttle_ms) == ("response", 1, 2, 4)
+    assert frame.node == 0
+    assert frame.nodes == 3
+    assert frame.source == -1
+    assert frame.client_id == "c"
+    assert frame.api_key == 1
+    assert frame.session_id == 5
+    assert frame.session_epoch == 3
+    assert frame.response_session_id == 77
+    assert frame.error == 0
+    assert frame.what == "response"
+    assert frame.seq == 1
+    assert frame.response_seq == 2
+    assert frame.throttle_ms == 4
     name = ID.hex()
     assert lines == [
         FrameLineRow(1, 0, "named", name, 0, 5),
@@ -80,7 +90,8 @@ def test_large_response_is_held_until_its_partitions_are_known(tmp_path: Path) -
     talk.conversation.from_node(whole[-1:])
     assert talk.client.got == whole
     (frame,), lines = recorded(talk, tmp_path)
-    assert (frame.response_bytes, lines[3].record_bytes) == (len(whole), 2 * LARGE_BYTES)
+    assert frame.response_bytes == len(whole)
+    assert lines[3].record_bytes == 2 * LARGE_BYTES
 
 
 def test_response_dropped_by_rule_is_recorded(tmp_path: Path) -> None:
@@ -88,7 +99,10 @@ def test_response_dropped_by_rule_is_recorded(tmp_path: Path) -> None:
     talk.conversation.from_client(fetch(1))
     talk.conversation.from_node(fetched(1, b""))
     (frame,), lines = recorded(talk, tmp_path)
-    assert (frame.what, frame.response_seq, frame.response_session_id, len(lines)) == ("response_taken", 2, 77, 5)
+    assert frame.what == "response_taken"
+    assert frame.response_seq == 2
+    assert frame.response_session_id == 77
+    assert len(lines) == 5
 
 
 def test_dropped_request_never_went_to_the_node(tmp_path: Path) -> None:
