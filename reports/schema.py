@@ -85,10 +85,11 @@ def damaged_file(run_dirs: Sequence[Path]) -> Path | None:
     """The first file of a table, in a folder on this machine, that is no whole Parquet file; None if all are."""
     here = (folder for folder in run_dirs if _remote_files(folder) is None)
     files = (Path(name) for folder in here for table in TABLES for name in files_of(folder, table))
-    return next((file for file in files if not _is_whole(file)), None)
+    return next((file for file in files if not is_whole(file)), None)
 
 
-def _is_whole(parquet: Path) -> bool:
+def is_whole(parquet: Path) -> bool:
+    """Return whether the file begins and ends as a Parquet file does."""
     size, mark = parquet.stat().st_size, len(PARQUET_MARK)
     with parquet.open("rb") as file:
         first = file.read(mark)

@@ -61,21 +61,24 @@ def _report_loads(folders: Sequence[Path]) -> int:
     """Judge runs of benchmarks. Return the exit code."""
     from crucible_kafka.terminal import one_sentence, print_table, shown
     from reports.errors import SetupError
-    from reports.jobs.load_ledger import judge_load
+    from reports.jobs.load_ledger import differing_counts, judge_load, outcome_of
     from reports.spark import spark_session
+    from reports.verdict import Outcome, worst_outcome
 
-    rows, is_clean = [], True
+    rows, outcomes = [], []
     size_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("history/*.parquet"))
     with one_sentence(SetupError), spark_session("crucible-load", size_bytes) as spark:
         for folder in folders:
             run, counts = judge_load(spark, folder)
             found = asdict(counts)
-            is_clean = is_clean and counts.is_clean
-            # Older runs lack the newest counts.
-            differs = [name for name, count in found.items() if run.found.get(name, count) != count]
+            differs = differing_counts(run, counts)
+            outcomes.append(outcome_of(run, counts))
             rows.append((str(shown(folder)), *(f"{count:,}" for count in found.values()), ", ".join(differs) or "same"))
     print_table(("run", *(name.replace("_", " ") for name in found), "beside the ledger"), rows)
-    return 0 if is_clean else 1
+    for folder, outcome in zip(folders, outcomes, strict=True):
+        if outcome is Outcome.INVALID:
+            click.echo(f"INVALID: {shown(folder)}: its history is not the one that the run left and counted.")
+    return int(worst_outcome(outcomes))
 
 
 @click.command(

@@ -4,7 +4,7 @@
 are intervals. Unions and differences are sweeps over their bounds and cost one sort, however long the load was.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from reports.jobs.intervals import merged, subtracted
 from reports.load_rows import RUN_NAME, SPANS, JudgedLoad
 from reports.parts import read_progress
 from reports.read_tables import struct_type
-from reports.schema import files_of
+from reports.schema import files_of, is_whole
+from reports.verdict import Outcome
 
 _WRITER = ("run", "subscription", "writer")
 _READER = ("run", "subscription", "client", "writer")
@@ -57,12 +58,31 @@ def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCount
     return run, counts.get(0, LoadCounts())
 
 
+def differing_counts(run: JudgedLoad, counts: LoadCounts) -> list[str]:
+    """Return the names of counts of which the run's own ledger has another. Older runs lack the newest counts."""
+    return [name for name, count in asdict(counts).items() if run.found.get(name, count) != count]
+
+
+def outcome_of(run: JudgedLoad, counts: LoadCounts) -> Outcome:
+    """Return the outcome of a stored run. It is INVALID where its ledger has counted otherwise, because the history is
+    then not the one that the run left."""
+    if differing_counts(run, counts):
+        return Outcome.INVALID
+    return Outcome.PASSED if counts.is_clean else Outcome.FAILED
+
+
 def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
     """Return the spans of a run. Raise SetupError if a worker's history is missing or not whole."""
     closed = sum(progress.closed for progress in read_progress(folder))
     if closed < workers:
         raise SetupError(f"{folder}: the history of {workers - closed} of {workers} load workers is missing.")
-    return spark.read.schema(struct_type(SPANS)).parquet(*files_of(folder, SPANS))
+    files = files_of(folder, SPANS)
+    if not files:
+        raise SetupError(f"{folder} has no {SPANS.path}: restore it from a copy, or play the run again.")
+    damaged = next((file for file in files if not is_whole(Path(file))), None)
+    if damaged is not None:
+        raise SetupError(f"{damaged} is damaged or cut short: restore it from a copy, or play the run again.")
+    return spark.read.schema(struct_type(SPANS)).parquet(*files)
 
 
 def load_counts(

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +24,7 @@ from bench.locust.processes import ROOT
 from reports.errors import SetupError
 from reports.load_rows import SPANS, LoadSpan
 from reports.schema import files_of
+from reports.verdict import Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -273,7 +275,7 @@ def test_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path: P
 
 @pytest.mark.spark
 def test_stored_run_is_judged(spark: "SparkSession", tmp_path: Path) -> None:
-    from reports.jobs.load_ledger import judge_load
+    from reports.jobs.load_ledger import judge_load, outcome_of
 
     history = write(tmp_path, PLANTED["lost"], native_thread)
     history.close(Measures())
@@ -283,3 +285,13 @@ def test_stored_run_is_judged(spark: "SparkSession", tmp_path: Path) -> None:
     assert (run.workers, run.subscriptions, run.exactly_once) == (1, 2, True)
     assert {name: run.found[name] for name in asdict(counts)} == asdict(counts)
     assert counts.lost == 20
+    assert outcome_of(run, counts) is Outcome.FAILED
+    other = msgspec.structs.replace(run, found={**run.found, "acknowledged": counts.acknowledged + 1})
+    assert outcome_of(other, counts) is Outcome.INVALID, "the ledger saw records of which the history has none"
+    (spans,) = map(Path, files_of(tmp_path, SPANS))
+    spans.write_bytes(spans.read_bytes()[:-9])
+    with pytest.raises(SetupError, match=r"load_spans.*\.parquet is damaged or cut short"):
+        judge_load(spark, tmp_path)
+    spans.unlink()
+    with pytest.raises(SetupError, match=r"has no history/load_spans.*\.parquet: restore it"):
+        judge_load(spark, tmp_path)
