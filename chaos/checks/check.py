@@ -167,7 +167,7 @@ class Check:
         """Called when the run is over: all faults are healed, the nodes had their time, and all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
-        insort(self.violations, Violation(self.guarantee, at_us, story), key=lambda each: each.at_us)
+        insort(self.violations, Violation(self.guarantee, at_us, story), key=lambda violation: violation.at_us)
         del self.violations[MAX_VIOLATIONS:]
 
 

@@ -69,9 +69,9 @@ def effective_requests(history: History, kind: str) -> dict[Key, list[OffsetRequ
     For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that got
     a response.
     """
-    effective = (each for each in requests(history, kind) if each.row.error not in REFUSED)
-    known = (each for each in effective if kind == COMMIT or each.acked)
-    return grouped(known, lambda each: (each.row.group, each.row.topic, each.row.partition))
+    effective = (commit for commit in requests(history, kind) if commit.row.error not in REFUSED)
+    known = (request for request in effective if kind == COMMIT or request.acked)
+    return grouped(known, lambda request: (request.row.group, request.row.topic, request.row.partition))
 
 
 def requests(history: History, kind: str) -> Iterator[OffsetRequest]:
@@ -121,25 +121,25 @@ class CommitRegression(Check):
         commits = effective_requests(history, COMMIT)
         gone = deleted(history)
         for key, written in commits.items():
-            self.evidence += sum(each.acked for each in written)
-            removals_us = [each.at_us for each in self.context.offsets.removals.get(key, ())]
+            self.evidence += sum(commit.acked for commit in written)
+            removals_us = [removal.at_us for removal in self.context.offsets.removals.get(key, ())]
             self._smaller_epochs(written, removals_us)
             self._older_generations(written, self.context.offsets.deletions_us.get(key[0], []))
         for key, fetches in effective_requests(history, FETCHED).items():
             # Kafka deletes a topic's offsets with the topic. A fetch that ended before any such request is judged.
-            judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
-            self._older_values(commits.get(key, []), [each for each in judged if not self._has_expired(key, each)])
+            judged = [fetch for fetch in fetches if fetch.until_us < gone.get(key[1], NEVER_US)]
+            self._older_values(commits.get(key, []), [fetch for fetch in judged if not self._has_expired(key, fetch)])
 
     def _has_expired(self, key: Key, fetch: OffsetRequest) -> bool:
         """Return whether the fetch found no offset, and a tombstone was the key's last committed record meanwhile."""
         return fetch.row.offset < 0 and self.context.offsets.was_removed(key, fetch.invoke_us, fetch.until_us)
 
     def _smaller_epochs(self, written: list[OffsetRequest], removals_us: list[int]) -> None:
-        old = [each for each in written if not each.row.draft]
-        acked = [each for each in written if each.acked and each.row.draft]
-        for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch, removals_us):
+        old = [commit for commit in written if not commit.row.draft]
+        acked = [commit for commit in written if commit.acked and commit.row.draft]
+        for later, earlier in _ordered_pairs(acked, lambda commit: commit.stored_epoch, removals_us):
             # M-11: a commit without an epoch removes the stored one. Physical: it may take effect until its end.
-            touched = any(each.until_us > earlier.invoke_us and each.invoke_us < later.until_us for each in old)
+            touched = any(commit.until_us > earlier.invoke_us and commit.invoke_us < later.until_us for commit in old)
             if not touched:
                 self.violated(
                     later.until_us,
@@ -148,8 +148,8 @@ class CommitRegression(Check):
                 )
 
     def _older_generations(self, written: list[OffsetRequest], deletions_us: list[int]) -> None:
-        acked = [each for each in written if each.acked and each.row.generation >= 0]
-        for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation, deletions_us):
+        acked = [commit for commit in written if commit.acked and commit.row.generation >= 0]
+        for later, earlier in _ordered_pairs(acked, lambda commit: commit.row.generation, deletions_us):
             self.violated(
                 later.until_us,
                 f"{later.named}: offset {later.row.offset} was committed in generation {later.row.generation} after "
@@ -158,17 +158,17 @@ class CommitRegression(Check):
 
     def _older_values(self, written: list[OffsetRequest], fetches: list[OffsetRequest]) -> None:
         for fetch in fetches:
-            before = [each for each in written if each.acked and each.until_us < fetch.invoke_us]
+            before = [commit for commit in written if commit.acked and commit.until_us < fetch.invoke_us]
             if not before:
                 continue
-            last = max(before, key=lambda each: each.invoke_us)
+            last = max(before, key=lambda commit: commit.invoke_us)
             row = fetch.row
             explained = any(
-                each.row.offset == row.offset
-                and each.until_us >= last.invoke_us
-                and each.invoke_us < fetch.until_us
-                and (not row.draft or each.stored_epoch == row.metadata_epoch)
-                for each in written
+                commit.row.offset == row.offset
+                and commit.until_us >= last.invoke_us
+                and commit.invoke_us < fetch.until_us
+                and (not row.draft or commit.stored_epoch == row.metadata_epoch)
+                for commit in written
             )
             if not explained:
                 self.violated(
@@ -187,10 +187,10 @@ def _ordered_pairs(
     which ascend, a tombstone ended what was compared before. A request that overlaps one is not compared.
     """
     lives: dict[int, list[OffsetRequest]] = {}
-    for each in acked:
-        life = bisect_right(ends_us, each.invoke_us)
-        if life == bisect_right(ends_us, each.until_us):
-            lives.setdefault(life, []).append(each)
+    for commit in acked:
+        life = bisect_right(ends_us, commit.invoke_us)
+        if life == bisect_right(ends_us, commit.until_us):
+            lives.setdefault(life, []).append(commit)
     for alive in lives.values():
         yield from _ordered_pairs_of(alive, value)
 
@@ -198,10 +198,10 @@ def _ordered_pairs(
 def _ordered_pairs_of(
     acked: list[OffsetRequest], value: Callable[[OffsetRequest], int]
 ) -> Iterator[tuple[OffsetRequest, OffsetRequest]]:
-    ends = sorted(acked, key=lambda each: each.until_us)
+    ends = sorted(acked, key=lambda commit: commit.until_us)
     greatest: list[OffsetRequest] = []
     at = 0
-    for later in sorted(acked, key=lambda each: each.invoke_us):
+    for later in sorted(acked, key=lambda commit: commit.invoke_us):
         while at < len(ends) and ends[at].until_us < later.invoke_us:
             if not greatest or value(ends[at]) >= value(greatest[-1]):
                 greatest.append(ends[at])
@@ -225,20 +225,20 @@ class CommitsAccepted(Check):
     guarantee = "commits-accepted"
 
     def end(self, history: History) -> None:
-        refused = [each for each in requests(history, COMMIT) if each.row.error in (*NEVER, OLDER, NO_TOPIC)]
+        refused = [commit for commit in requests(history, COMMIT) if commit.row.error in (*NEVER, OLDER, NO_TOPIC)]
         written = effective_requests(history, COMMIT) if refused else {}
         gone = deleted(history)
-        for each in refused:
-            row = each.row
+        for commit in refused:
+            row = commit.row
             is_older = row.error == OLDER and _may_follow_a_greater_epoch(
-                each, written.get((row.group, row.topic, row.partition), [])
+                commit, written.get((row.group, row.topic, row.partition), [])
             )
             # Physical: a deleted topic has nothing that a commit could be kept for.
-            is_gone = row.error == NO_TOPIC and gone.get(row.topic, NEVER_US) <= each.until_us
+            is_gone = row.error == NO_TOPIC and gone.get(row.topic, NEVER_US) <= commit.until_us
             if not is_older and not is_gone:
                 self.violated(
-                    each.until_us,
-                    f"{each.named}: offset {row.offset} with metadata epoch {row.metadata_epoch} "
+                    commit.until_us,
+                    f"{commit.named}: offset {row.offset} with metadata epoch {row.metadata_epoch} "
                     f"({'draft' if row.draft else 'usual'} version) was refused: {row.error}",
                 )
 
@@ -246,13 +246,13 @@ class CommitsAccepted(Check):
 def _may_follow_a_greater_epoch(refused: OffsetRequest, others: list[OffsetRequest]) -> bool:
     """M-7: the last commit had a greater epoch. It is one that began before the refusal, and that no acknowledged
     commit is known to follow. A commit without an epoch leaves -1 (M-11), after which any epoch passes."""
-    earlier = [each for each in others if each.acked and each.until_us < refused.invoke_us]
-    last_us = max((each.invoke_us for each in earlier), default=-1)
+    earlier = [commit for commit in others if commit.acked and commit.until_us < refused.invoke_us]
+    last_us = max((commit.invoke_us for commit in earlier), default=-1)
     return any(
-        each.stored_epoch > refused.row.metadata_epoch
-        and each.invoke_us < refused.until_us
-        and each.until_us >= last_us
-        for each in others
+        commit.stored_epoch > refused.row.metadata_epoch
+        and commit.invoke_us < refused.until_us
+        and commit.until_us >= last_us
+        for commit in others
     )
 
 
@@ -292,8 +292,8 @@ class CommitsFenced(Check):
         generation = int(body.generation_id_or_member_epoch)
         if generation < 0:
             return  # Kafka: a client that is no member commits without a generation.
-        known = (each.groups.get(str(body.group_id)) for each in node.broker.groups.active())
-        group = next((each for each in known if each is not None), None)
+        known = (shard.groups.get(str(body.group_id)) for shard in node.broker.groups.active())
+        group = next((candidate for candidate in known if candidate is not None), None)
         if group is None or group.generation != generation or str(body.member_id) not in group.members:
             story = (
                 f"node {node.broker.node_id} acknowledged a commit of {event.client_id} in generation {generation} "
@@ -304,7 +304,7 @@ class CommitsFenced(Check):
 
 
 def _acknowledges(body: Any) -> bool:
-    return any(int(each.error_code) == 0 for topic in body.topics for each in topic.partitions)
+    return any(int(partition.error_code) == 0 for topic in body.topics for partition in topic.partitions)
 
 
 COMMITTED, LEADS = "offset_committed", "leads"
@@ -337,7 +337,7 @@ class Deletions:
             if type(effect) is Reply and effect.api_key in (DELETE_GROUPS, DELETE_OFFSETS):
                 named = self._pending.pop(node_id, effect) or ()
                 refused = set(_refused(effect, named))
-                self._requested.subtract(each for each in named if each in refused)
+                self._requested.subtract(key for key in named if key in refused)
 
     def may_have(self, key: Key) -> bool:
         """Return whether the key may have been deleted."""
@@ -350,23 +350,23 @@ def _to_delete(request: Request) -> Iterator[Key | str]:
         yield from map(str, body.groups_names)
         return
     for topic in body.topics:
-        for each in topic.partitions:
-            yield str(body.group_id), str(topic.name), int(each.partition_index)
+        for partition in topic.partitions:
+            yield str(body.group_id), str(topic.name), int(partition.partition_index)
 
 
 def _refused(reply: Reply, named: Sequence[Key | str]) -> Iterator[Key | str]:
     """Yield what the response refuses to delete."""
     body: Any = reply.body
     if reply.api_key == DELETE_GROUPS:
-        yield from (str(each.group_id) for each in body.results if int(each.error_code) in REFUSALS)
+        yield from (str(result.group_id) for result in body.results if int(result.error_code) in REFUSALS)
         return
     if int(body.error_code) in REFUSALS:
         yield from named
     groups = {key[0] for key in named}
     for topic in body.topics:
-        for each in topic.partitions:
-            if int(each.error_code) in REFUSALS:
-                yield from ((group, str(topic.name), int(each.partition_index)) for group in groups)
+        for partition in topic.partitions:
+            if int(partition.error_code) in REFUSALS:
+                yield from ((group, str(topic.name), int(partition.partition_index)) for group in groups)
 
 
 class NoCommittedLost(Check):
@@ -422,7 +422,7 @@ class NoCommittedLost(Check):
                 continue
             self.evidence += 1
             # Physical: a commit may be written although its coordinator died before it responded.
-            later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]
+            later = [commit.row.offset for commit in written.get(key, ()) if commit.until_us >= at_us]
             if stored not in (offset, *later):
                 now = "nothing" if stored is None else f"offset {stored}"
                 self.violated(
@@ -433,13 +433,13 @@ class NoCommittedLost(Check):
 
     def _may_load(self, group: str, end_us: int) -> bool:
         """Return whether the group's partition has had a new leader just before the end, and no node has loaded it."""
-        topics = (each.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC) for each in self._nodes.values())
-        count = max((len(each.partitions) for each in topics if each is not None), default=0)
+        topics = (node.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC) for node in self._nodes.values())
+        count = max((len(topic.partitions) for topic in topics if topic is not None), default=0)
         index = offsets_partition(group, count)
         led_us = self._led_us.get(f"{OFFSETS_TOPIC}-{index}")
         if led_us is None or end_us - led_us > LOADING_US:
             return False
-        return not any(each.index == index for node in self._nodes.values() for each in node.broker.groups.active())
+        return not any(shard.index == index for node in self._nodes.values() for shard in node.broker.groups.active())
 
     def _held(self, key: Key) -> int | None:
         """Return the offset in the memory of the group's coordinator. It shares no code with what is judged but
@@ -482,33 +482,34 @@ class Redelivery(Check):
         self.evidence += assigned_times(history)
         commits = effective_requests(history, COMMIT)
         moves = grouped(history.resets, lambda row: (row.process, partition_of(row)))
-        for given, span, operation in first_reads(history):
-            written = commits.get((given.group, given.topic, given.partition), [])
-            last = _last_acked(written, given.at_us)
+        for assignment, span, operation in first_reads(history):
+            written = commits.get((assignment.group, assignment.topic, assignment.partition), [])
+            last = _last_acked(written, assignment.at_us)
             if last is None or span.first_offset >= last.row.offset:
                 continue
             sent_back = any(
-                each.row.offset <= span.first_offset
-                and each.until_us > last.invoke_us
-                and each.invoke_us < operation.invoke_us
-                for each in written
+                commit.row.offset <= span.first_offset
+                and commit.until_us > last.invoke_us
+                and commit.invoke_us < operation.invoke_us
+                for commit in written
             )
             was_moved = any(
-                given.at_us <= row.at_us <= operation.complete_us
-                and (row.reason != NO_OFFSET or self._had_expired(given, row))
-                for row in moves.get((given.process, partition_of(given)), ())
+                assignment.at_us <= row.at_us <= operation.complete_us
+                and (row.reason != NO_OFFSET or self._had_expired(assignment, row))
+                for row in moves.get((assignment.process, partition_of(assignment)), ())
             )
             if not sent_back and not was_moved:
                 self.violated(
                     operation.complete_us,
-                    f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
-                    f"read from offset {span.first_offset}; group {given.group} had committed {last.row.offset}",
+                    f"{assignment.process} was given {assignment.topic}-{assignment.partition} in generation "
+                    f"{assignment.generation} and read from offset {span.first_offset}; group {assignment.group} had "
+                    f"committed {last.row.offset}",
                 )
 
-    def _had_expired(self, given: MembershipRow, reset: ResetRow) -> bool:
+    def _had_expired(self, assignment: MembershipRow, reset: ResetRow) -> bool:
         """Return whether a tombstone was the last committed record when the member looked for its offset."""
-        key = given.group, given.topic, given.partition
-        return self.context.offsets.was_removed(key, given.at_us, reset.at_us)
+        key = assignment.group, assignment.topic, assignment.partition
+        return self.context.offsets.was_removed(key, assignment.at_us, reset.at_us)
 
 
 def assigned_times(history: History) -> int:
@@ -519,11 +520,11 @@ def assigned_times(history: History) -> int:
 def first_reads(history: History) -> Iterator[FirstRead]:
     """Yield them in the order of reading."""
     assigned = (row for row in history.memberships if row.event == "assigned")
-    given = grouped(assigned, lambda row: (row.process, partition_of(row)))
+    assignments = grouped(assigned, lambda row: (row.process, partition_of(row)))
     seen: set[tuple[str, TopicPartition, int]] = set()
     for span, operation in reads(history):
         key = (span.process, partition_of(span))
-        rows = given.get(key, [])
+        rows = assignments.get(key, [])
         times = bisect_right(rows, operation.invoke_us, key=lambda row: row.at_us)
         if times and (*key, times) not in seen:
             seen.add((*key, times))
@@ -531,5 +532,5 @@ def first_reads(history: History) -> Iterator[FirstRead]:
 
 
 def _last_acked(written: list[OffsetRequest], before_us: int) -> OffsetRequest | None:
-    acked = [each for each in written if each.acked and each.until_us < before_us]
-    return max(acked, key=lambda each: (each.invoke_us, each.row.offset), default=None)
+    acked = [commit for commit in written if commit.acked and commit.until_us < before_us]
+    return max(acked, key=lambda commit: (commit.invoke_us, commit.row.offset), default=None)

@@ -53,18 +53,20 @@ def flips(files: Sequence[tuple[str, bytes]], random: RandomSource, matching: st
     """Draw one bit of these files, given as path and content; or, with the shell pattern ``matching``, one bit of each
     file whose path is like that."""
     if matching is None:
-        found = [aim(files, random)]
+        flips = [aim(files, random)]
     else:
-        found = [aim([(path, content)], random) for path, content in files if fnmatchcase(path, matching)]
-    return [flip for flip in found if flip is not None]
+        flips = [aim([(path, content)], random) for path, content in files if fnmatchcase(path, matching)]
+    return [flip for flip in flips if flip is not None]
 
 
 def aim(files: Sequence[tuple[str, bytes]], random: RandomSource) -> Flip | None:
     """Draw a batch of these files and a bit of its magic byte. Sometimes draws a bit of a
     topic's ID instead, so that the file names another topic. None if there is nothing to draw."""
-    wanted = [(path, content) for path, content in files if is_aimed_at(path)]
-    ids = [(path, content) for path, content in wanted if path.endswith(PARTITION_METADATA) and _TOPIC_ID in content]
-    batches = [(path, at) for path, content in wanted if path.endswith(".log") for at in _batches(content)]
+    aimed_files = [(path, content) for path, content in files if is_aimed_at(path)]
+    ids = [
+        (path, content) for path, content in aimed_files if path.endswith(PARTITION_METADATA) and _TOPIC_ID in content
+    ]
+    batches = [(path, at) for path, content in aimed_files if path.endswith(".log") for at in _batches(content)]
     if ids and (not batches or random.randint(1, ONE_TOPIC_ID_IN) == 1):
         path, content = ids[random.randint(0, len(ids) - 1)]
         bits = _bits_of_id(content)
@@ -76,11 +78,11 @@ def aim(files: Sequence[tuple[str, bytes]], random: RandomSource) -> Flip | None
 
 
 def _batches(content: bytes) -> list[int]:
-    found, at = [], 0
+    positions, at = [], 0
     while at + MAGIC_AT < len(content):
-        found.append(at)
+        positions.append(at)
         at += LENGTH_OVERHEAD_BYTES + int.from_bytes(content[at + 8 : at + 12], "big")
-    return found
+    return positions
 
 
 def _bits_of_id(content: bytes) -> list[int]:

@@ -105,13 +105,13 @@ class Recorded:
 
     def replays(self, target: int, random: Random) -> list[NodeRequest]:
         """Return one old request of each API that the node has got, in a drawn order."""
-        found = []
+        replayed = []
         for api_key, series in sorted(self._series.get(target, {}).items()):
             at_us, version, client_id, body = random.choice(series.kept)
             label = f"{api_name(api_key)} of {client_id.partition(':')[0]} from {at_us / 1e6:.1f} s"
-            found.append(NodeRequest(api_key, version, client_id, body, label))
-        random.shuffle(found)
-        return found
+            replayed.append(NodeRequest(api_key, version, client_id, body, label))
+        random.shuffle(replayed)
+        return replayed
 
     def newest(self, target: int, api_key: int) -> tuple[str, Any] | None:
         """Return the sender and the body of the newest request of the API that was kept, or None."""
@@ -136,7 +136,7 @@ def is_forged(body: Any) -> bool:
         partition = messages.fetched_partition(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
     if isinstance(body, AddPartitionsToTxnRequest):
-        return any(is_internal(topic.name) for each in body.transactions for topic in each.topics)
+        return any(is_internal(topic.name) for transaction in body.transactions for topic in transaction.topics)
     read = _READERS.get(type(body).__name__)
     message = read(body) if read is not None else None
     if message is not None:
@@ -169,9 +169,9 @@ class Forger:
 
     def requests(self) -> list[NodeRequest]:
         """Return one forged request of each API. Some APIs are missing if no such request was recorded."""
-        found = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots(), self._of_a_client()]
-        self.random.shuffle(found)
-        return found
+        requests = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots(), self._of_a_client()]
+        self.random.shuffle(requests)
+        return requests
 
     def _of_quorum(self) -> Iterator[NodeRequest]:
         for api_key, forge in _FORGED.items():
@@ -246,7 +246,7 @@ class Forger:
         return NodeRequest(api_key, VERSIONS[api_key][1], client_id, body, label)
 
     def _someone(self) -> int:
-        return self.random.choice([each for each in self.voters if each != self.target])
+        return self.random.choice([voter for voter in self.voters if voter != self.target])
 
     def _vote(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
         end = OffsetAndEpoch(OFFSETS_AHEAD, max(0, min(epoch, MAX_EPOCH) - 1))

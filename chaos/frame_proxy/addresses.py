@@ -67,8 +67,8 @@ def rewritten(
         pieces = endpoint_pieces(old, new)
     else:
         pieces = address_pieces(is_flexible(api_key, version), node_id, old, new)
-    kept = spliced(raw, changed, pieces, last_first=api_key in _TAGGED)
-    return kept or RawFrame(
+    frame = spliced(raw, changed, pieces, last_first=api_key in _TAGGED)
+    return frame or RawFrame(
         _joined(encode_response(api_key, version, correlation_id, changed)), api_key, version, False
     )
 
@@ -89,28 +89,28 @@ def refuses_version(correlation_id: int) -> bytes:
 def _with_nodes(body: Any, items: str, node_id: str, advertised: AdvertisedAddress) -> Any:
     """Change the addresses of the items of an array."""
     old = getattr(body, items)
-    new = [_moved(each, node_id, advertised) for each in old]
+    new = [_moved(item, node_id, advertised) for item in old]
     return replace(body, **{items: type(old)(new)}) if old else body
 
 
-def _moved(each: Any, node_id: str, advertised: AdvertisedAddress) -> Any:
-    if not each.host or each.port <= 0:  # Nobody: a response with an error.
-        return each
-    host, port = advertised(int(getattr(each, node_id)), each.host, int(each.port))
-    return replace(each, host=host, port=port)
+def _moved(item: Any, node_id: str, advertised: AdvertisedAddress) -> Any:
+    if not item.host or item.port <= 0:  # Nobody: a response with an error.
+        return item
+    host, port = advertised(int(getattr(item, node_id)), item.host, int(item.port))
+    return replace(item, host=host, port=port)
 
 
 def _capped(body: Any, _: AdvertisedAddress) -> Any:
     """Offer no version whose addresses we could not read."""
-    kept = tuple(_capped_key(each) for each in body.api_keys if int(each.api_key) not in UNREADABLE)
-    return replace(body, api_keys=kept) if kept != tuple(body.api_keys) else body
+    readable = tuple(_capped_key(key) for key in body.api_keys if int(key.api_key) not in UNREADABLE)
+    return replace(body, api_keys=readable) if readable != tuple(body.api_keys) else body
 
 
-def _capped_key(each: Any) -> Any:
-    key, most = int(each.api_key), int(each.max_version)
+def _capped_key(api: Any) -> Any:
+    key, most = int(api.api_key), int(api.max_version)
     if key in CARRIERS and not is_known(key, most):
-        return replace(each, max_version=VERSIONS[key][1])
-    return each
+        return replace(api, max_version=VERSIONS[key][1])
+    return api
 
 
 def _nodes_in(items: str, node_id: str = "node_id") -> tuple[Change, str, str]:
@@ -129,7 +129,7 @@ _CHANGES: Final[dict[int, tuple[Change, str, str]]] = {
 
 
 def _joined(buffers: Buffers) -> bytes:
-    return b"".join(bytes(each) for each in buffers)
+    return b"".join(bytes(buffer) for buffer in buffers)
 
 
 Pieces: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -140,27 +140,27 @@ _INT32: Final = Struct(">i")
 _KEY: Final = Struct(">hhh")
 
 
-def spliced(raw: RawFrame, wanted: Any, pieces: Pieces, last_first: bool = False) -> RawFrame | None:
+def spliced(raw: RawFrame, body: Any, pieces: Pieces, last_first: bool = False) -> RawFrame | None:
     """Return the response with each piece replaced. With ``last_first`` the pieces are searched from the end. Return
     None unless the result decodes to exactly what is ``wanted``."""
     data = bytes(raw.data)[LENGTH_BYTES:]
     at = 0
     for old, new in pieces:
-        found = data.rfind(old) if last_first else data.find(old, at)
-        if found < 0:
+        position = data.rfind(old) if last_first else data.find(old, at)
+        if position < 0:
             return None
-        data = data[:found] + new + data[found + len(old) :]
-        at = found + len(new)
+        data = data[:position] + new + data[position + len(old) :]
+        at = position + len(new)
     made = raw.replaced(_INT32.pack(len(data)) + data)
-    return made if made.value() == wanted else None
+    return made if made.value() == body else None
 
 
 def address_pieces(flexible: bool, node_id: str, old: Iterable[Any], new: Iterable[Any]) -> Pieces:
     """A node's ID, host and port are adjacent in every response that has them."""
     string = compact_string if flexible else legacy_string
 
-    def written(each: Any) -> bytes:
-        return _INT32.pack(int(getattr(each, node_id))) + string(each.host) + _INT32.pack(int(each.port))
+    def written(item: Any) -> bytes:
+        return _INT32.pack(int(getattr(item, node_id))) + string(item.host) + _INT32.pack(int(item.port))
 
     return [(written(one), written(other)) for one, other in zip(old, new, strict=True)]
 
@@ -176,7 +176,7 @@ def version_pieces(version: int, old: Sequence[Any], new: Sequence[Any]) -> Piec
 
     def written(keys: Sequence[Any]) -> Iterator[bytes]:
         yield uvarint(len(keys) + 1) if flexible else _INT32.pack(len(keys))
-        for each in keys:
-            yield _KEY.pack(int(each.api_key), int(each.min_version), int(each.max_version)) + b"\0" * flexible
+        for key in keys:
+            yield _KEY.pack(int(key.api_key), int(key.min_version), int(key.max_version)) + b"\0" * flexible
 
     return [(b"".join(written(old)), b"".join(written(new)))]

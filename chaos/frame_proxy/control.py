@@ -182,17 +182,17 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop, token: str) -> 
 
         def _respond(self, body: bytes) -> None:
             """Respond as the control API does."""
-            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-            is_known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+            scheme, _, presented = self.headers.get("Authorization", "").partition(" ")
+            is_known = scheme.lower() == "bearer" and hmac.compare_digest(presented.strip().encode(), token.encode())
             if not (token and is_known):
                 self._refuse(401, "The token is missing or wrong: send Authorization: Bearer TOKEN (ready line).")
                 return
             try:
-                status, found = rules.respond(self.command, urlsplit(self.path).path, body, self._is_gone)
+                status, response = rules.respond(self.command, urlsplit(self.path).path, body, self._is_gone)
             except Refusal as refusal:
                 self._refuse(refusal.status, str(refusal))
             else:
-                self._json(status, found)
+                self._json(status, response)
 
         def _is_gone(self) -> bool:
             """Return whether the client has closed the connection."""

@@ -148,7 +148,7 @@ class ControlRules:
                 return 201, self._in_loop(lambda: self._add(wanted))
             if method == "DELETE":
                 return 200, self._in_loop(self._clear)
-            return 200, self._in_loop(lambda: [self._shown(each) for each in self._listed()])
+            return 200, self._in_loop(lambda: [self._shown(rule) for rule in self._listed()])
         except (msgspec.MsgspecError, ScenarioError, UnicodeDecodeError, RecursionError) as wrong:
             raise Refusal(BAD_REQUEST, str(wrong)) from wrong
 
@@ -170,12 +170,12 @@ class ControlRules:
     def _listed(self) -> list[Added]:
         """Return the rules that hold. Those that ``DELETE /rules/NAME`` has removed are not among them."""
         names = {rule.name for rule in self._proxy.rules}
-        return [each for each in self._added.values() if each.name in names]
+        return [rule for rule in self._added.values() if rule.name in names]
 
     def _find(self, number: str) -> Added:
-        for each in self._listed():
-            if str(each.number) == number:
-                return each
+        for rule in self._listed():
+            if str(rule.number) == number:
+                return rule
         raise Refusal(NOT_FOUND, f"There is no rule {number[:50]}: GET {PREFIX} lists those that hold.")
 
     def _add(self, wanted: RuleWanted) -> dict[str, Any]:
@@ -196,15 +196,15 @@ class ControlRules:
         return shown
 
     def _clear(self) -> dict[str, Any]:
-        for each in self._listed():
-            self._proxy.remove(each.name)
+        for rule in self._listed():
+            self._proxy.remove(rule.name)
         self._added.clear()
         return {}
 
     def _check(self) -> dict[str, Any]:
-        for each in self._listed():
-            if not each.wanted.optional:
-                self._assert_fired(each, None)
+        for rule in self._listed():
+            if not rule.wanted.optional:
+                self._assert_fired(rule, None)
         return {}
 
     def _assert_fired(self, rule: Added, times: int | None) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _table(wanted: RuleWanted) -> dict[str, Any]:
     if act not in KINDS:
         raise Refusal(BAD_REQUEST, f"A proxy cannot carry out {act!r}: its acts are {', '.join(KINDS)}.")
     takes = ARGUMENTS.get(act, ())
-    given = {name: getattr(wanted, name) for each in ARGUMENTS.values() for name in each}
+    given = {name: getattr(wanted, name) for arguments in ARGUMENTS.values() for name in arguments}
     for name, value in given.items():
         if value is not None and name not in takes:
             raise Refusal(BAD_REQUEST, f"{act} has no {name}.")
@@ -313,16 +313,16 @@ def _api(api: str | list[str]) -> str:
     if len(names) != 1:
         raise Refusal(BAD_REQUEST, "A rule of a proxy has one API, or * for all: add a rule for each.")
     known = {api_name(key).lower(): key for key in ApiKey}
-    found = known.get(names[0].lower())
-    if found is None:
+    api_key = known.get(names[0].lower())
+    if api_key is None:
         close = get_close_matches(names[0].lower(), known, 1)
         meant = f": did you mean {api_name(known[close[0]])}?" if close else ": give Kafka's name, such as Produce."
         raise Refusal(BAD_REQUEST, f"The API {names[0]!r} is unknown{meant}")
-    return found.name.lower()
+    return api_key.name.lower()
 
 
 def _code(error: str) -> int:
-    codes = {each.name.upper(): int(each) for each in ErrorCode}
+    codes = {code.name.upper(): int(code) for code in ErrorCode}
     if codes.get(error.upper(), 0) == 0:
         raise Refusal(BAD_REQUEST, f"The error {error!r} is unknown: give a name of Kafka's, such as NOT_COORDINATOR.")
     return codes[error.upper()]
@@ -330,7 +330,7 @@ def _code(error: str) -> int:
 
 def _text(wanted: RuleWanted) -> str:
     """Return the rule as a test in Python would write it."""
-    of_act = {name for each in ARGUMENTS.values() for name in each} | {"times", "nth", "optional"}
+    of_act = {name for arguments in ARGUMENTS.values() for name in arguments} | {"times", "nth", "optional"}
     shown = {
         name: value
         for name in wanted.__struct_fields__

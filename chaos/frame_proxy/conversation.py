@@ -294,12 +294,12 @@ class Conversation:
 
     def _pending_request(self, correlation: bytes) -> PendingRequest:
         """Return the request that the next response is for. Raise NoFrameError if there is none."""
-        found = int.from_bytes(correlation, "big", signed=True)
+        correlation_id = int.from_bytes(correlation, "big", signed=True)
         if not self._pending:
             raise NoFrameError("a response to nothing")
         pending = self._pending[0]
-        if len(correlation) < 4 or found != pending.label.header.correlation_id:
-            raise NoFrameError(f"a response to request {found}, not {pending.label.header.correlation_id}")
+        if len(correlation) < 4 or correlation_id != pending.label.header.correlation_id:
+            raise NoFrameError(f"a response to request {correlation_id}, not {pending.label.header.correlation_id}")
         return pending
 
     def _must_read(self, api_key: int, version: int) -> bool:

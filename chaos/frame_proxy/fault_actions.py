@@ -66,9 +66,9 @@ class ProxyFaultActions:
             self._signal(signal.SIGCONT)
 
     def discard_connection(self, connection: int) -> None:
-        found = self._front.conversations.get(connection)
-        if found is not None:
-            found.discard()
+        conversation = self._front.conversations.get(connection)
+        if conversation is not None:
+            conversation.discard()
 
     def lose_by_proxy(self, reply: Reply) -> None:
         conversation = self._front.conversations.get(reply.connection)

@@ -133,10 +133,10 @@ def _session(version: int, frame: memoryview, offset: int, raw: RawFrame | None)
     if version < 7 or not is_known(FETCH, version):
         return 0, -1
     try:
-        found: tuple[int, int] = (_SESSION_SINCE_15 if version >= 15 else _SESSION_SINCE_7).unpack_from(frame, offset)
+        session: tuple[int, int] = (_SESSION_SINCE_15 if version >= 15 else _SESSION_SINCE_7).unpack_from(frame, offset)
     except error:
         return 0, -1
-    return found
+    return session
 
 
 def _acks(version: int, frame: memoryview, offset: int) -> int:

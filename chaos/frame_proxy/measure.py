@@ -46,8 +46,10 @@ def main() -> None:
         spec = Spec([(0, host, int(port))], {node.listen: link.listen})
         process = ProxyProcess(spec, root / "proxy.log", lambda _: None)
         stack.callback(process.terminate)
-        connections = [stack.enter_context(_connect(each)) for each in (node.listen, link.listen, process.fronts[0])]
-        ways = dict(zip(WAYS, (each.call for each in connections), strict=True))
+        connections = [
+            stack.enter_context(_connect(address)) for address in (node.listen, link.listen, process.fronts[0])
+        ]
+        ways = dict(zip(WAYS, (connection.call for connection in connections), strict=True))
         topic_id = _prepared(ways["direct"])
         works: dict[str, tuple[Callable[[Send], None], int, int]] = {
             "empty fetch": (_empty, CALLS, 0),

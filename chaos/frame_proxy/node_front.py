@@ -184,12 +184,12 @@ class NodeFront:
 
     def arrived(self, event: Request, label: Label) -> None:
         self._moment()
-        for each in self._faults.arrived(event):
-            conversation = self.conversations.get(event.connection) if each is event else None
+        for passed in self._faults.arrived(event):
+            conversation = self.conversations.get(event.connection) if passed is event else None
             if conversation is not None:
                 conversation.forward(event, label)
-            elif each is not event:
-                self._do(each)
+            elif passed is not event:
+                self._do(passed)
 
     def late(self, event: Event) -> None:
         """Take an event that a rule has delayed."""
@@ -197,8 +197,8 @@ class NodeFront:
         if not isinstance(event, Request):
             self._do(event)
             return
-        for each in self._faults.arrived(event):
-            self._do(each)
+        for passed in self._faults.arrived(event):
+            self._do(passed)
         conversation = self.conversations.get(event.connection)
         if conversation is not None:
             conversation.release_request()

@@ -149,7 +149,7 @@ async def _serve(spec: Spec) -> None:
         in_loop(ending.set)
 
     try:
-        nodes = [AdvertisedNode(*each, number=number) for number, each in enumerate(spec.nodes)]
+        nodes = [AdvertisedNode(*node, number=number) for number, node in enumerate(spec.nodes)]
         _write_line({READY: proxy.start(nodes, spec.pairs)})
         threading.Thread(target=listen, name="orders", daemon=True).start()
         await ending.wait()

@@ -146,9 +146,9 @@ class FrameProxy:
             return
         for topic in topics:
             if self._plan.topic and topic.name == self._plan.topic:
-                for each in topic.partitions:
-                    if each.partition_index == 0:
-                        self._take_partition(int(each.leader_id), {int(node) for node in each.replica_nodes})
+                for partition in topic.partitions:
+                    if partition.partition_index == 0:
+                        self._take_partition(int(partition.leader_id), {int(node) for node in partition.replica_nodes})
 
     def _take_partition(self, leader: int, replicas: Collection[int]) -> None:
         for node_id, number in self._numbers.items():
@@ -187,7 +187,7 @@ class FrameProxy:
         addresses += [self._stand_between(pair) for pair in pairs]
         for rule in self._plan.rules:
             self.add(rule)
-        return [shown_address(*each) for each in addresses]
+        return [shown_address(*address) for address in addresses]
 
     def close(self) -> None:
         self._flushes.cancel()

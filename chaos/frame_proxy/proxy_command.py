@@ -61,14 +61,14 @@ def run_proxy(options: ProxyOptions, announce: Callable[[str], None] = print) ->
         rules = () if options.rules is None else read_rules(options.rules)
         with TemporaryDirectory() as folder, standing(options.target, Path(folder)) as target:
             nodes = nodes_of(target.bootstrap)
-            given = _processes_of(options.processes, nodes)
+            processes = _processes_of(options.processes, nodes)
             _check_ports(options.listen, listen[1], len(nodes))
             known = {**target.processes(), **options.processes}
             plan = ProxyPlan(
                 *listen,
                 rules,
                 processes=known,
-                is_alive=lambda node: node not in given or _runs(given[node]),
+                is_alive=lambda node: node not in processes or _runs(processes[node]),
                 log=options.log,
                 seed=options.seed,
                 topic=options.topic,

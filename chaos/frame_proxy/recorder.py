@@ -138,19 +138,19 @@ def _request_lines(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
 def _response_lines(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:
     for topic in body.responses:
         name = _name(sent, topic)
-        for each in topic.partitions:
+        for partition in topic.partitions:
             yield FrameLineRow(
                 sent.seq,
                 sent.node,
                 "returned",
                 name,
-                each.partition,
+                partition.partition,
                 NOBODY,
-                each.high_watermark,
-                each.log_start_offset,
-                each.error_code,
-                len(each.records or b""),
-                each.diverging_epoch is not None or each.preferred_read_replica != NOBODY,
+                partition.high_watermark,
+                partition.log_start_offset,
+                partition.error_code,
+                len(partition.records or b""),
+                partition.diverging_epoch is not None or partition.preferred_read_replica != NOBODY,
             )
 
 
@@ -209,8 +209,8 @@ class RequestLog:
 
     def since(self, number: int) -> Sequence[Entry]:
         """Return the oldest AT_ONCE of the kept entries with a greater number."""
-        found = [each for each in self._kept if each.number > number]
-        return found[:AT_ONCE]
+        entries = [entry for entry in self._kept if entry.number > number]
+        return entries[:AT_ONCE]
 
     def flush(self) -> None:
         if self._out is not None:

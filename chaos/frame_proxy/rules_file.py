@@ -48,10 +48,10 @@ def read_rules(path: Path) -> tuple[Fault, ...]:
         raise ScenarioError(f"{path}: is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path.name}: is not valid TOML: {error}") from error
-    found = tuple(_read(reader) for reader in Reader(table, path.name, "").tables("fault"))
-    if not found:
+    faults = tuple(_read(reader) for reader in Reader(table, path.name, "").tables("fault"))
+    if not faults:
         raise ScenarioError(f"{path.name}: has no [[fault]]")
-    return found
+    return faults
 
 
 def read_rule(table: Mapping[str, object]) -> Fault:
@@ -112,7 +112,7 @@ def why_not(
     processes = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
     if fault.kind in KINDS_OF_PROCESSES and not all(processes):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
-    if fault.kind == "node_paused" and any(isinstance(each, str) for each in processes):
+    if fault.kind == "node_paused" and any(isinstance(process, str) for process in processes):
         return "node_paused at a state needs a process that we started, and no shell command"
     return ""
 

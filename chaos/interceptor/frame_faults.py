@@ -126,16 +126,16 @@ class FrameFaults:
 
     def _read_on(self, event: Request, frame: bytes) -> tuple[list[Request], str]:
         """Return what the node reads now on a connection whose bytes were damaged, and a word for that."""
-        found: list[Request] = []
+        requests: list[Request] = []
         try:
-            found.extend(self._garbled[event.connection].arrived(event.connection, frame))
+            requests.extend(self._garbled[event.connection].arrived(event.connection, frame))
         except ProtocolError as broken:
             self._actions.discard_connection(event.connection)
-            return found, f"closed: {broken}"
-        if not found:  # The node waits for the rest of the frame, and reads what comes next.
+            return requests, f"closed: {broken}"
+        if not requests:  # The node waits for the rest of the frame, and reads what comes next.
             done = Reply(event.connection, event.correlation_id, event.api_key, event.api_version, None, event.tag)
             self._actions.reply_later(done, 0)
-        return found, "read as a request" if found else "not whole"
+        return requests, "read as a request" if requests else "not whole"
 
     def _phantom(self, rule: Rule, tag: Tag) -> int:
         connection = self._next_phantom
@@ -168,9 +168,9 @@ class FrameFaults:
 
     def _truncate_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         frame = reply_frame(reply)
-        kept = min(self._random.randint(*rule.cut_bytes), len(frame) - 1)
-        self._book.report(rule, hit, reply.tag, f"{kept} of {len(frame)} bytes")
-        self._actions.reply_cut(reply, frame[:kept])
+        sent_bytes = min(self._random.randint(*rule.cut_bytes), len(frame) - 1)
+        self._book.report(rule, hit, reply.tag, f"{sent_bytes} of {len(frame)} bytes")
+        self._actions.reply_cut(reply, frame[:sent_bytes])
 
     def _double_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
         """Both copies have the request's correlation ID, so the second one is a response to nothing."""
@@ -231,18 +231,18 @@ def stamped(api_key: int, version: int, body: object, code: int, code_in: str) -
 def _with_items(value: Any, code: int) -> Any:
     """Return the value with the error in each item below it. It is the same object if there is no such item."""
     changes = {}
-    for each in fields(value):
-        old = getattr(value, each.name)
+    for field in fields(value):
+        old = getattr(value, field.name)
         new = _within(old, code)
         if new is not old:
-            changes[each.name] = new
+            changes[field.name] = new
     return replace(value, **changes) if changes else value
 
 
 def _within(value: Any, code: int) -> Any:
     if isinstance(value, list | tuple):
-        found: Iterable[Any] = [_item(each, code) for each in value]
-        return type(value)(found) if any(new is not old for new, old in zip(found, value, strict=True)) else value
+        items: Iterable[Any] = [_item(item, code) for item in value]
+        return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value
 
 
@@ -250,7 +250,7 @@ def _item(value: Any, code: int) -> Any:
     if not is_dataclass(value):
         return value
     value = _with_items(value, code)
-    names = {each.name for each in fields(value)}
+    names = {field.name for field in fields(value)}
     if ERROR_CODE not in names:
         return value
     error = known_error(code) if isinstance(getattr(value, ERROR_CODE), ErrorCode) else code
@@ -318,9 +318,11 @@ def _spots(frame: bytes, body: object, part: str) -> Sequence[range]:
 def _records(body: object) -> Iterator[bytes | memoryview]:
     """Yield the records of each partition in the order of the frame."""
     if isinstance(body, ProduceRequest):
-        yield from (each.records for topic in body.topics for each in topic.partitions if each.records)
+        yield from (partition.records for topic in body.topics for partition in topic.partitions if partition.records)
     elif isinstance(body, FetchResponse):
-        yield from (each.records for topic in body.responses for each in topic.partitions if each.records)
+        yield from (
+            partition.records for topic in body.responses for partition in topic.partitions if partition.records
+        )
 
 
 def _batches(records: bytes | memoryview) -> Iterator[tuple[int, int]]:

@@ -114,7 +114,7 @@ class HeldResponses:
         self._report_if_done()
 
     def _expire(self, connections: Sequence[int]) -> None:
-        late = [self._sent.pop(each, None) for each in connections]
+        late = [self._sent.pop(connection, None) for connection in connections]
         if any(late):
             self._report_if_done()
 

@@ -81,7 +81,7 @@ class Interceptor:
         self._book.now_us = now.mono_us - self._origin_us
         if not self._sees_effects and not self._frames.phantoms:
             return effects
-        kept: list[Effect] = []
+        passed: list[Effect] = []
         for effect in effects:
             kind = type(effect)
             if kind is Note:
@@ -101,10 +101,10 @@ class Interceptor:
                     continue
                 if kind is Reply and self._on_reply:
                     reply = self._frames.replied(effect)  # type: ignore[arg-type]
-                    kept += () if reply is None else (reply,)
+                    passed += () if reply is None else (reply,)
                     continue
-            kept.append(effect)
-        return kept
+            passed.append(effect)
+        return passed
 
     @property
     def sees_decisions(self) -> bool:

@@ -66,8 +66,8 @@ class PeerReplyFaults:
         if not isinstance(event, PeerReply):
             return (event,), None
         tag = self._tags.get(channel, {}).pop(event.token, None)
-        if any(each is event for each in self._second):
-            self._second = [each for each in self._second if each is not event]
+        if any(copy is event for copy in self._second):
+            self._second = [copy for copy in self._second if copy is not event]
             return (event,), None
         return (event,), tag
 

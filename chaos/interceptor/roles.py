@@ -18,16 +18,16 @@ def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
     return f"{role} {of_partition}" if of_partition else role
 
 
-def is_role(role: str, wanted: str) -> bool:
-    """Return whether ``wanted`` is among the roles that ``role_of`` returned."""
-    return wanted == role or wanted in role.split()
+def is_role(role: str, required: str) -> bool:
+    """Return whether ``required`` is among the roles that ``role_of`` returned."""
+    return required == role or required in role.split()
 
 
-def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
-    """Return whether ``wanted`` names a node with this number and role. ``role`` is empty while it is not known."""
-    if isinstance(wanted, int):
-        return wanted == node_id
-    return wanted == "any" or is_role(role, wanted)
+def plays(role: str, choice: NodeChoice, node_id: int) -> bool:
+    """Return whether ``choice`` names a node with this number and role. ``role`` is empty while it is not known."""
+    if isinstance(choice, int):
+        return choice == node_id
+    return choice == "any" or is_role(role, choice)
 
 
 def described(role: str, topic: str) -> str:
@@ -44,7 +44,7 @@ def described(role: str, topic: str) -> str:
 
 def topic_of_roles(scenario: Scenario) -> str:
     """Return the hot topic if a fault names a node by its part in a partition, else an empty name."""
-    choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
+    choices = [choice for fault in scenario.faults for choice in (fault.node, fault.match.role, *(fault.link or ()))]
     return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
@@ -55,8 +55,8 @@ def _partition_role(node: Any, topic: str) -> str:
         return ""
     if (topic, 0) in broker.partitions.by_name:
         return "partition_leader"
-    found = broker.metadata.topics.get(topic)
-    replicas = found.partitions[0].replicas if found is not None else ()
+    described = broker.metadata.topics.get(topic)
+    replicas = described.partitions[0].replicas if described is not None else ()
     return "partition_follower" if broker.node_id in replicas else ""
 
 

@@ -190,7 +190,7 @@ def matches_note(match: Match, node_role: str, note: Note) -> bool:
         numbers = [values.get(name) for name in (whole, *parts)]
         if all(isinstance(number, int) for number in numbers):
             values["remaining"] = int(numbers[0] or 0) - sum(int(number or 0) for number in numbers[1:])
-    return all(_is(wanted, values.get(name)) for name, wanted in match.fields)
+    return all(_is(required, values.get(name)) for name, required in match.fields)
 
 
 def matches_decision(match: Match, node_role: str, outcome: str) -> bool:
@@ -198,18 +198,18 @@ def matches_decision(match: Match, node_role: str, outcome: str) -> bool:
     return match.decision in (None, outcome) and _has_role(match.role, node_role)
 
 
-def _has_role(wanted: str | None, node_role: str) -> bool:
-    return wanted is None or is_role(node_role, wanted)
+def _has_role(required: str | None, node_role: str) -> bool:
+    return required is None or is_role(node_role, required)
 
 
-def _is(wanted: Range | str, value: int | str | None) -> bool:
-    if isinstance(wanted, str):
-        return value is not None and fnmatchcase(str(value), wanted)
-    return isinstance(value, int) and wanted.low <= value <= wanted.high
+def _is(required: Range | str, value: int | str | None) -> bool:
+    if isinstance(required, str):
+        return value is not None and fnmatchcase(str(value), required)
+    return isinstance(value, int) and required.low <= value <= required.high
 
 
-def _within(wanted: Range | None, value: int) -> bool:
-    return wanted is None or wanted.low <= value <= wanted.high
+def _within(allowed: Range | None, value: int) -> bool:
+    return allowed is None or allowed.low <= value <= allowed.high
 
 
 class Counter:
@@ -297,7 +297,7 @@ class RuleBook:
     def remove(self, name: str) -> None:
         """Remove the rule. What it began still ends as planned."""
         for counters in self._by_place.values():
-            counters[:] = [each for each in counters if each.rule.name != name]
+            counters[:] = [counter for counter in counters if counter.rule.name != name]
 
     def load_from(self, at_us: int) -> None:
         """Note that the load begins at ``at_us``, microseconds since the run's start."""

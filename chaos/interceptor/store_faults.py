@@ -54,8 +54,8 @@ class StoreFaults:
 
     def arrived(self, event: StoreDone | StoreFailed) -> Sequence[Event]:
         """Return the events that the node gets now."""
-        if any(event is each for each in self._injected):
-            self._injected = [each for each in self._injected if each is not event]
+        if any(event is injected for injected in self._injected):
+            self._injected = [injected for injected in self._injected if injected is not event]
             return (event,)
         operation = self._called.pop(event.token)
         if isinstance(event, StoreDone) and isinstance(operation, Put | PutFile):
@@ -88,7 +88,7 @@ class StoreFaults:
         """Return the listed objects without those that this node put less than the rule's delay ago."""
         since_us = self._book.now_us - rule.delay_ms.low * 1000
         late = {key for key, at_us in self._put_at_us.items() if at_us > since_us}
-        return tuple(each for each in _listed(event) if each.key not in late)
+        return tuple(listed for listed in _listed(event) if listed.key not in late)
 
     def _deliver_later(self, event: StoreDone | StoreFailed, rule: Rule) -> None:
         self._injected.append(event)

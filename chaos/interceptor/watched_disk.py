@@ -67,7 +67,7 @@ class WatchedDisk:
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         self._before(("open", "write"), (path,))
         position = self.inner.size(path) if self.inner.exists(path) else 0
-        fault = self._before_write(path, position, sum(len(each) for each in buffers))
+        fault = self._before_write(path, position, sum(len(buffer) for buffer in buffers))
         if fault is None:
             return self.inner.append(path, buffers)
         data = self._written(path, b"".join(buffers), fault)
