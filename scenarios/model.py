@@ -217,6 +217,10 @@ class Swarm:
     """Average interval between two faults of the load."""
     sim_every_s: EveryS | None = None
     """The same in the simulator."""
+    alone_every_s: EveryS | None = None
+    """Average interval between two cuts that keep all others from a node for longer than replicas may lag, if any."""
+    sliced_percent: Annotated[int, whole(0, 100)] = 0
+    """The share of the seeds in which slices of long work are short (``sim_slice_items``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,11 +83,13 @@ ADMIN_OPERATIONS = (
     "group_request",
     "transaction_request",
     "fetch_request",
+    "record_request",
 )
 """Operations of an admin: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
 set that of a broker, changes ``min.insync.replicas`` or any setting of a topic that the load writes and reads, sends a
-request of a consumer group, of a transaction, or of a fetch session, of its own that may be false or late."""
+request of a consumer group, of a transaction, or of a fetch session, of its own that may be false or late, or appends
+or deletes records of the load's last topic, which must be no other client's."""
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 """Records that a consumer may read (Kafka's ``isolation.level``)."""

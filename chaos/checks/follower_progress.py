@@ -228,23 +228,15 @@ class ProgressView:
         body = event.body
         if not isinstance(body, FetchRequest) or body.replica_id < 0:
             return
-        refused: set[PartitionName] = set()
-        request = event.connection, event.correlation_id
-        for effect in effects:
-            if type(effect) is Reply and (effect.connection, effect.correlation_id) == request:
-                if not isinstance(effect.body, FetchResponse) or effect.body.error_code:
-                    return
-                refused.update(
-                    name
-                    for name, each in partitions_of(effect.api_version, effect.body.responses)
-                    if each.error_code or each.diverging_epoch is not None
-                )
+        refused = refused_partitions(event, effects)
+        if refused is None:
+            return
         named = {name: each.fetch_offset for name, each in partitions_of(event.api_version, body.topics)}
         self.contacts_us[node.broker.node_id, body.replica_id] = at_us
         self._leave(node, event.api_version, body)
         is_single = len(named) <= SMALL_REQUEST
         for name, offset in named.items():
-            led = _led(node, name)
+            led = led_partition(node, name)
             if led is None or name in refused:
                 continue
             # KIP-405: below its local log start the leader sends the follower to the tier, where it begins elsewhere.
@@ -260,7 +252,7 @@ class ProgressView:
                 if leader_id == node_id and replica in term.followers:
                     term.followers[replica].is_cached = False
         for name, _ in partitions_of(version, body.forgotten):
-            led = _led(node, name)
+            led = led_partition(node, name)
             left = None if led is None else self.terms.get((node_id, (led.topic_id, led.index)))
             if left is not None and replica in left.followers:
                 left.followers[replica].is_cached = False
@@ -349,7 +341,24 @@ def altered(body: Any) -> Iterator[tuple[bytes, Any]]:
             yield topic.topic_id.bytes, each
 
 
-def _led(node: "Node", name: PartitionName) -> Partition | None:
+def refused_partitions(request: Request, effects: Sequence[Effect]) -> set[PartitionName] | None:
+    """Return the partitions that the response to a Fetch, if it is among the effects, refuses or finds diverging, or
+    None if it refuses the whole request."""
+    refused: set[PartitionName] = set()
+    for effect in effects:
+        if type(effect) is Reply and (effect.connection, effect.correlation_id) == request[:2]:
+            if not isinstance(effect.body, FetchResponse) or effect.body.error_code:
+                return None
+            refused.update(
+                name
+                for name, each in partitions_of(effect.api_version, effect.body.responses)
+                if each.error_code or each.diverging_epoch is not None
+            )
+    return refused
+
+
+def led_partition(node: "Node", name: PartitionName) -> Partition | None:
+    """Return the partition that a Fetch names by the ID or the name of its topic, None if the node has none."""
     topic, index = name
     partitions = node.broker.partitions
     if isinstance(topic, str):

@@ -133,6 +133,8 @@ LATE_EVERY_S = 4.0
 """Interval in seconds at which a broker learns of changes late."""
 REFUSED_EVERY_S = 15.0
 """Interval in seconds at which a write of the active controller is refused."""
+DEFAULT_LAG_MS = 30_000
+"""replica.lag.time.max.ms of a cluster that does not set it"""
 CHAIN_EVERY_S = 6.0
 """About how often a chain of faults meets a change of files, in seconds."""
 STORAGE_NOTES = ("segment_copied", "log_cleaned", "truncated", "started_in_the_tier", "leads")
@@ -162,7 +164,11 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
     faults = tuple(SwarmDrawing(scenario, swarm, random_for(seed, "swarm")).all())
     needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
     with_faults = replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
-    return _varied(with_faults, random_for(seed, "swarm-cluster"))
+    varied = _varied(with_faults, random_for(seed, "swarm-cluster"))
+    slices = random_for(seed, "swarm-slices")
+    if slices.random() * 100 >= swarm.sliced_percent:
+        return varied
+    return replace(varied, cluster=replace(varied.cluster, sim_slice_items=slices.choice(SLICES)))
 
 
 def _varied(scenario: Scenario, random: Random) -> Scenario:
@@ -208,6 +214,9 @@ class SwarmDrawing:
         self._roles += ["observer"] if cluster.observers else []
         self._several = cluster.total > 1
         self._voters = cluster.nodes
+        lag_ms = int(dict(cluster.config).get("replica.lag.time.max.ms", DEFAULT_LAG_MS))
+        self._lag_s = lag_ms / 1000
+        self._alone_every_s = swarm.alone_every_s
         self._fetch_timeout_s = int(dict(cluster.config).get("controller.quorum.fetch.timeout.ms", 2000)) / 1000
         self._replicated = scenario.load.hot.replicas > 1
         self._is_tiered = dict(cluster.config).get("remote.log.storage.system.enable") in (True, "true")
@@ -235,7 +244,8 @@ class SwarmDrawing:
                 faults += self._refused_writes(len(faults))
                 faults += self._storage_chains(len(faults))
                 faults += self._coordinators_lost(len(faults))
-                return [*faults, *self._late_metadata(len(faults))]
+                faults += self._late_metadata(len(faults))
+                return [*faults, *self._leaders_alone(len(faults))]
             (kind,) = random.choices(self._kinds, self._weights)
             faults.append(self._fault(f"swarm_{len(faults) + 1}_{kind}", kind, round(at_s, 3)))
 
@@ -309,6 +319,29 @@ class SwarmDrawing:
             late = Fault(name, "node_cut_from_controller", node="any", at_s=at_s, sim_at_s=at_s, optional=True)
             lasts_s = round(random.uniform(0.3, 1.2), 2)
             faults.append(replace(late, duration_s=lasts_s, sim_duration_s=lasts_s))
+        return faults
+
+    def _leaders_alone(self, drawn: int) -> list[Fault]:
+        """Draw nodes that no other node reaches for longer than replicas may lag, while they reach the controller. So
+        the ISR of what they lead shrinks below min.insync.replicas, and nothing is committed there. Half of them cannot
+        send to one other node at first: what they have begun there, such as the markers of a transaction, is finished
+        when they cannot commit any more."""
+        random, faults = self._random, list[Fault]()
+        lasts_s = self._lag_s + 1.0
+        if not self._alone_every_s or not self._replicated or lasts_s > self._seconds / 3:
+            return faults
+        for _ in range(max(1, int(self._seconds / self._alone_every_s))):
+            node, other = random.sample(range(self._voters), 2)
+            at_s, name = round(random.uniform(0.1, 0.7) * self._seconds, 3), f"swarm_{drawn + len(faults) + 1}"
+            alone_s = round(self._lag_s + random.uniform(0.5, 3.0), 3)
+            alone = Fault(f"{name}_link_cut", "link_cut", link=Link("all", node), at_s=at_s, sim_at_s=at_s)
+            alone = replace(alone, duration_s=alone_s, sim_duration_s=alone_s, optional=True)
+            if random.random() < 0.5:
+                unsent_s = round(self._lag_s + random.uniform(0.5, 2.0), 3)
+                unsent = replace(alone, name=f"{name}_unsent_link_cut", link=Link(node, other))
+                faults.append(replace(unsent, duration_s=unsent_s, sim_duration_s=unsent_s))
+                alone = replace(alone, after=unsent.name, at_s=0.2, sim_at_s=0.2)
+            faults.append(alone)
         return faults
 
     def _refused_writes(self, drawn: int) -> list[Fault]:

@@ -132,6 +132,42 @@ def test_brokers_learn_of_changes_late_and_are_not_fenced() -> None:
             assert len(late) >= 4
 
 
+def test_leaders_are_alone_for_longer_than_replicas_may_lag() -> None:
+    scenario = SCENARIOS["swarm-replicated"]
+    assert scenario.swarm is not None
+    scenario = replace(scenario, swarm=replace(scenario.swarm, alone_every_s=15.0))
+    lag_s = int(dict(scenario.cluster.config)["replica.lag.time.max.ms"]) / 1000
+    unsent = 0
+    for seed in range(1, 40):
+        faults = {fault.name: fault for fault in materialised(scenario, seed).faults}
+        alone = [
+            each for each in faults.values() if each.link and each.link.source == "all" and each.link.target in range(3)
+        ]
+        assert len(alone) == 2, "the load takes 30 s"
+        for fault in alone:
+            assert fault.kind == "link_cut"
+            assert fault.duration_s > lag_s
+            if fault.after:
+                unsent += 1
+                first = faults[fault.after].link
+                assert first is not None
+                assert fault.link is not None
+                assert first.source == fault.link.target
+                assert first.target not in (first.source, "all")
+    assert 20 < unsent < 60
+    drawn = materialised(SCENARIOS["swarm-replicated"], 1).faults
+    assert not any(each.link and each.link.target in range(3) for each in drawn)
+
+
+def test_some_seeds_have_short_slices() -> None:
+    sliced = replace(swarming(), swarm=Swarm(SWARM_KINDS, 2.0, 2.0, sliced_percent=30))
+    drawn = [materialised(sliced, seed).cluster.sim_slice_items for seed in range(1, 200)]
+    assert set(drawn) == {0, 1, 3}
+    assert 120 < drawn.count(0) < 160
+    others = {materialised(SCENARIOS["swarm"], seed).cluster.sim_slice_items for seed in range(1, 40)}
+    assert others == {0}
+
+
 def test_fault_rate_matches_scenario() -> None:
     counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.

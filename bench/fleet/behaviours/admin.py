@@ -21,6 +21,7 @@ from bench.fleet.behaviours.protocol import Chance, ClientSettings, HistoryRow, 
 from bench.fleet.behaviours.script import OpenLoop, Operation, Steps
 from bench.fleet.behaviours.wild_fetches import WildFetches
 from bench.fleet.behaviours.wild_members import WildMembers, WildRequest, error_in
+from bench.fleet.behaviours.wild_records import WildRecords
 from bench.fleet.behaviours.wild_transactions import WildTransactions
 from reference_broker.client import group_requests
 from reference_broker.client.metadata_cache import NodeAddress
@@ -108,14 +109,17 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "group_request": "group_request",
     "transaction_request": "transaction_request",
     "fetch_request": "fetch_request",
+    "record_request": "record_request",
 }
 """The operations of an admin, with their names in the history. ``min_isr`` changes min.insync.replicas of a topic. A
 cluster that keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that
 of a broker (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any
 of LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request``
-one of WildTransactions, and ``fetch_request`` one of WildFetches."""
+one of WildTransactions, ``fetch_request`` one of WildFetches, and ``record_request`` one of WildRecords in the last
+topic of the load, which no other client may write or read."""
 GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST = "group_request", "transaction_request", "fetch_request"
-WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST})
+RECORD_REQUEST: Final = "record_request"
+WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST, RECORD_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
@@ -212,8 +216,9 @@ class Admin(ClusterScript):
     def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Chance) -> None:
         # A successor is there within a second or two: looking for it seldom would measure the admin.
         habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
-        of_fetches = [each.name for each in plan.loaded[:1]] if FETCH_REQUEST in plan.weights else []
-        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, of_fetches, habits)
+        named = [each.name for each in plan.loaded[:1]] if FETCH_REQUEST in plan.weights else []
+        named += [each.name for each in plan.loaded[-1:]] if RECORD_REQUEST in plan.weights else []
+        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, named, habits)
         self.plan = plan
         self.standing: list[TopicSet] = []
         self.created = 0
@@ -226,6 +231,8 @@ class Admin(ClusterScript):
         partitions = [TopicPartition(each.name, index) for each in plan.loaded for index in range(each.partitions)]
         self._wild_transactions = WildTransactions(f"{plan.base}-wild", partitions, random)
         self._fetches = WildFetches(topic, plan.loaded[0].partitions if plan.loaded else 0, random)
+        last = plan.loaded[-1] if plan.loaded else NO_TOPICS
+        self._records = WildRecords(plan.process, last.name, last.partitions, random)
 
     def run(self) -> Steps[None]:
         likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
@@ -249,6 +256,9 @@ class Admin(ClusterScript):
         change, target = self._choose()
         if change == FETCH_REQUEST:
             yield from self._send_of_session(due_us)
+            return
+        if change == RECORD_REQUEST:
+            yield from self._send_of_records(due_us)
             return
         if change in WILD:
             yield from self._send_wild(due_us, change)
@@ -330,6 +340,32 @@ class Admin(ClusterScript):
         body = cast(FetchResponse, response.body)
         self._fetches.responded(request, body)
         code = body.error_code
+        self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
+
+    def _send_of_records(self, due_us: int) -> Steps[None]:
+        """Append records or delete some, once, at the leader of their partition. Its response is not judged here."""
+        request = self._records.next_request(self.now.wall_ms)
+        operation = self.journal.begin(OPERATIONS[RECORD_REQUEST], due_us, sent=False)
+        where = request.partition
+        if self._lost_sight or (where is not None and self.metadata.leader_of(where) is None):
+            self._lost_sight = not (yield from self.refresh())
+        nodes = [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]
+        node = self.metadata.leader_of(where) if where is not None else self.random.choice(nodes) if nodes else None
+        if node is None or not (yield from self.connect_to_node(node)):
+            self._lost_sight = True
+            self.disconnect()
+            self._records.responded(request, None)
+            self.journal.end(operation, "fail", "not_sent")
+            return
+        operation.invoke_us, operation.node = self.now.mono_us, node.node_id
+        response = yield from self.call(request.api_key, request.version, request.body, request.wait_ms * 1000)
+        if isinstance(response, str):
+            self._lost_sight = True
+            self._records.responded(request, None)
+            self.journal.end(operation, "info", response)
+            return
+        code = self._records.responded(request, response.body)
+        self._lost_sight = code != 0
         self.journal.end(operation, "fail" if code else "ok", error_name(code) if code else None, response)
 
     def _find_coordinator(self, request: WildRequest) -> Steps[NodeAddress | None]:
