@@ -48,9 +48,9 @@ Rules:
 
 ## How to write one in an hour
 
-1. Copy the template in Python or JavaScript, `crucible_kafka/clients/adapters/python` and `javascript`, or an adapter
-   beside them in a language that you know (Go: `kafka_go`, Java: `kafka_java`). An adapter is one process, a loop over
-   lines, and hardly more than 250 lines.
+1. Copy the template in Python, JavaScript or Go, `crucible_kafka/clients/adapters/python`, `javascript` and `go`, or an
+   adapter beside them in a language that you know (Java: `kafka_java`). An adapter is one process, a loop over lines,
+   and hardly more than 250 lines.
 2. Begin with `hello`, `open`, `assign`, `poll` and `close`. `./crucible client ./my-adapter --section ordinary` plays
    cases without a fault, which show whether the adapter works.
 3. Then add `send` and `flush`, `subscribe` and `commit` with the events `assigned`, `revoked` and `lost`, and

@@ -1,15 +1,20 @@
 """The adapters of clients in Go: what can be known of them without Go, and with Go their ordinary work."""
 
+import json
 import re
+import shutil
+import subprocess
+from typing import Any
 
 import pytest
+from msgspec import convert
 
 from crucible_kafka.clients.adapter import adapter_info
 from crucible_kafka.clients.bundled import ADAPTERS, find
 from crucible_kafka.clients.case import ClientCase, ClientVerdict
 from crucible_kafka.clients.cases import chosen
 from crucible_kafka.clients.play import play_case
-from crucible_kafka.clients.protocol import FEATURES, SETTINGS, schema
+from crucible_kafka.clients.protocol import FEATURES, SETTINGS, AdapterInfo, schema
 from crucible_kafka.clients.report import detail_lines
 
 LACKS = {
@@ -50,6 +55,27 @@ def test_its_settings_are_those_of_the_protocol(name: str) -> None:
     named = set(re.findall(r'^\t"(\w+)":', table, re.MULTILINE))
     assert len(named) > 18
     assert named <= set(SETTINGS)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
+def test_template_replies_to_hello_and_to_what_it_does_not_know() -> None:
+    lines: list[dict[str, Any]] = [
+        {"op": "hello", "id": 1},
+        {"op": "open", "id": 2, "client": "c", "role": "consumer", "bootstrap": "a:1", "settings": {"rack": "r"}},
+        {"op": "dance", "id": 3, "client": "c"},
+    ]
+    output = subprocess.run(
+        ["go", "run", str(ADAPTERS / "go" / "template.go")],
+        input="".join(json.dumps(line) + "\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    hello, opened, unknown = (json.loads(line) for line in output.splitlines())
+    assert convert(hello["result"], AdapterInfo).language == "Go"
+    assert opened["result"] == {"ignored": ["rack"]}
+    assert unknown["error"]["message"] == "dance is not supported"
 
 
 @pytest.mark.peer
