@@ -282,6 +282,8 @@ class Matcher:
         match = {name: value for name, value in self._match.items() if value not in (None, "client")}
         if "error" in fields:
             fields["error"] = error_name(fields["error"])
+        if act == "truncate_response":
+            fields = {"size_bytes": fields.pop("position"), **fields}
         shown = {
             name.removeprefix("error_"): value
             for name, value in fields.items()

@@ -332,7 +332,8 @@ def test_duplicate_request_is_handled_twice_with_one_response(kafka: Cluster, ra
 
 
 def test_truncate_and_damage(kafka: Cluster, raw: Callable[..., Any]) -> None:
-    kafka.on("Heartbeat").truncate_response(6, times=1)
+    cut = kafka.on("Heartbeat").truncate_response(6, times=1)
+    assert str(cut) == 'on("Heartbeat").truncate_response(size_bytes=6, times=1)'
     with pytest.raises(LostError, match="closed"):
         raw(ApiKey.HEARTBEAT, HEARTBEAT)
     kafka.on("Heartbeat").damage_response(7, times=1)
