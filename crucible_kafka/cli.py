@@ -134,7 +134,7 @@ class Commands(click.Group):
         handled = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             handled.remove(signal.SIGHUP)  # Under nohup.
-        before = {each: signal.signal(each, _stop) for each in handled}
+        before = {number: signal.signal(number, _stop) for number in handled}
         unraisable, sys.unraisablehook = sys.unraisablehook, _stop_later
         try:
             return super().invoke(ctx)
@@ -153,13 +153,13 @@ class Commands(click.Group):
             ctx.exit(SUITE_CRASHED)
         finally:
             sys.unraisablehook = unraisable
-            for each, handler in before.items():
-                if signal.getsignal(each) is not signal.SIG_IGN:  # A stopped process stays deaf until it is gone.
-                    signal.signal(each, handler)
+            for number, handler in before.items():
+                if signal.getsignal(number) is not signal.SIG_IGN:  # A stopped process stays deaf until it is gone.
+                    signal.signal(number, handler)
 
 
-def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _print_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
         click.echo(f"crucible {' '.join(filter(None, (_version(), _commit())))}")
         context.exit()
 

@@ -127,8 +127,8 @@ def open_files() -> Finding:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     enough = hard == resource.RLIM_INFINITY or hard >= MIN_FILES
     cure = "" if enough else f"raise the limit of open files to {MIN_FILES} or more (ulimit -Hn, or limits.conf)"
-    found = "no limit" if hard == resource.RLIM_INFINITY else f"up to {hard:,}"
-    return Finding("open files", found, "connections and logs of nodes", cure=cure)
+    limit = "no limit" if hard == resource.RLIM_INFINITY else f"up to {hard:,}"
+    return Finding("open files", limit, "connections and logs of nodes", cure=cure)
 
 
 def ports() -> Finding:
@@ -140,8 +140,8 @@ def ports() -> Finding:
         cure = f"let programs listen on 127.0.0.1 ({failure.strerror})"
         return Finding("ports", f"{len(held)} free on loopback", "nodes and their proxies", cure=cure)
     finally:
-        for each in held:
-            each.close()
+        for listener in held:
+            listener.close()
 
 
 INSPECTIONS: tuple[Callable[[], Finding], ...] = (
@@ -160,8 +160,8 @@ INSPECTIONS: tuple[Callable[[], Finding], ...] = (
 
 
 def _program(thing: str, name: str, serves: str, cure: str) -> Finding:
-    found = shutil.which(name)
-    return Finding(thing, found or "not found", serves, is_needed=False, cure="" if found else cure)
+    path = shutil.which(name)
+    return Finding(thing, path or "not found", serves, is_needed=False, cure="" if path else cure)
 
 
 def _output(command: Sequence[str]) -> str:

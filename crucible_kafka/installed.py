@@ -51,14 +51,14 @@ def adapt_help(command: click.Command) -> click.Command:
     adapted = copy(command)
     adapted.help, adapted.epilog = _adapted(command.help), _adapted(command.epilog)
     if isinstance(adapted, click.Group):
-        adapted.commands = {name: adapt_help(each) for name, each in adapted.commands.items()}
+        adapted.commands = {name: adapt_help(command) for name, command in adapted.commands.items()}
     return adapted
 
 
 def _adapted(text: str | None) -> str:
     lines = (text or "").split("\n")
-    kept = [line for line in lines if not any(word in line for word in _ONLY_IN_A_CLONE)]
-    return "\n".join(kept).replace("./crucible", "crucible")
+    adapted_lines = [line for line in lines if not any(word in line for word in _ONLY_IN_A_CLONE)]
+    return "\n".join(adapted_lines).replace("./crucible", "crucible")
 
 
 HELP = """A reference broker for the Kafka protocol, alone or as a cluster; conformance suites for brokers (probe) and

@@ -50,9 +50,9 @@ and responses. [Test your application](tutorials/application.md) introduces it i
 def page() -> str:
     """Return the whole page."""
     shown = [*map(_named, _order()), *_ALSO_SHOWN]
-    classes = [each for each in shown if inspect.isclass(each) and not issubclass(each, Exception)]
-    functions = [each for each in shown if inspect.isfunction(each)]
-    errors = [each for each in shown if inspect.isclass(each) and issubclass(each, Exception)]
+    classes = [item for item in shown if inspect.isclass(item) and not issubclass(item, Exception)]
+    functions = [item for item in shown if inspect.isfunction(item)]
+    errors = [item for item in shown if inspect.isclass(item) and issubclass(item, Exception)]
     parts = [_HEAD, *map(_class, classes), *(_function(function, function.__name__, "##") for function in functions)]
     rows = "".join(f"| `{error.__name__}` | `{error.__mro__[1].__name__}` | {_text(error)} |\n" for error in errors)
     parts += [f"## Exceptions\n\n| exception | is a | raised when |\n| --- | --- | --- |\n{rows}"]
@@ -99,12 +99,16 @@ def _fields(of: type) -> Iterator[tuple[str, str, str]]:
     """Yield name, type and meaning of each declared field, in order."""
     (declared,) = ast.parse(dedent(inspect.getsource(of))).body
     assert isinstance(declared, ast.ClassDef)
-    for each, following in zip(declared.body, [*declared.body[1:], None], strict=True):
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id[0] != "_":
+    for statement, following in zip(declared.body, [*declared.body[1:], None], strict=True):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and statement.target.id[0] != "_"
+        ):
             text = _string(following)
             yield (
-                each.target.id,
-                _cell(ast.unparse(each.annotation)),
+                statement.target.id,
+                _cell(ast.unparse(statement.annotation)),
                 _markdown(inspect.cleandoc(text)).replace("\n", " "),
             )
 
@@ -138,9 +142,9 @@ def _parameters(arguments: ast.arguments) -> Iterator[str]:
     """Yield the text of each parameter but self, in order, with the marks between their kinds."""
     positional = [*arguments.posonlyargs, *arguments.args]
     missing = len(positional) - len(arguments.defaults)
-    for index, each in enumerate(positional):
-        if each.arg != "self":
-            yield _parameter(each, arguments.defaults[index - missing] if index >= missing else None)
+    for index, parameter in enumerate(positional):
+        if parameter.arg != "self":
+            yield _parameter(parameter, arguments.defaults[index - missing] if index >= missing else None)
         if index + 1 == len(arguments.posonlyargs):
             yield "/"
     if arguments.kwonlyargs:
@@ -157,9 +161,9 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _definition(of: Any) -> ast.FunctionDef:
-    (found,) = ast.parse(dedent(inspect.getsource(of))).body
-    assert isinstance(found, ast.FunctionDef)
-    return found
+    (definition,) = ast.parse(dedent(inspect.getsource(of))).body
+    assert isinstance(definition, ast.FunctionDef)
+    return definition
 
 
 def _returned(of: Any) -> str:
@@ -224,7 +228,7 @@ def _raised(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _all_errors() -> list[type]:
     return [
-        each for each in map(_named, crucible_kafka.__all__) if inspect.isclass(each) and issubclass(each, Exception)
+        item for item in map(_named, crucible_kafka.__all__) if inspect.isclass(item) and issubclass(item, Exception)
     ]
 
 

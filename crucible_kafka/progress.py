@@ -73,8 +73,8 @@ def _faults(view: "RunView") -> str:
 
 
 def _ms(report: Mapping[str, int], operation: str) -> str:
-    found = report[f"worst_{operation}_p99_us"]
-    return f"{found / 1000:,.1f} ms" if found else "none"
+    p99_us = report[f"worst_{operation}_p99_us"]
+    return f"{p99_us / 1000:,.1f} ms" if p99_us else "none"
 
 
 def drawn(view: "RunView") -> "Table":

@@ -76,8 +76,8 @@ def _settings_of_options(config: pytest.Config) -> Settings:
             raise pytest.UsageError(f"--kafka-config is {pair!r}: give KEY=VALUE, such as num.partitions=6.")
     if versions is not None and not re.fullmatch(r"\d+\.\d+", versions):
         raise pytest.UsageError(f"--kafka-versions is {versions!r}: give a release of Kafka, such as 2.8.")
-    found = dict(pair.split("=", 1) for pair in pairs)
-    return Settings(int(nodes), tuple(sorted(found.items())), versions)
+    settings = dict(pair.split("=", 1) for pair in pairs)
+    return Settings(int(nodes), tuple(sorted(settings.items())), versions)
 
 
 def _settings_of(item: pytest.Item) -> Settings:
@@ -95,8 +95,8 @@ def _settings_of(item: pytest.Item) -> Settings:
         kinds = {"nodes": (nodes, int), "config": (given, dict), "versions": (versions, str | dict | None)}
         for name, (value, kind) in kinds.items():
             if not isinstance(value, kind):
-                wanted = {"nodes": "1, 3 or 5", "config": "a dictionary", "versions": 'a release, such as "2.8"'}
-                pytest.fail(f"The mark kafka has {name}={value!r}: give {wanted[name]}.", pytrace=False)
+                allowed = {"nodes": "1, 3 or 5", "config": "a dictionary", "versions": 'a release, such as "2.8"'}
+                pytest.fail(f"The mark kafka has {name}={value!r}: give {allowed[name]}.", pytrace=False)
         config |= {
             str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()
         }
@@ -161,7 +161,7 @@ class Clusters:
 
     def discard(self, cluster: "SharedCluster") -> None:
         """End a cluster that is of no more use. The next test that needs one gets a new one."""
-        self._running = {settings: each for settings, each in self._running.items() if each is not cluster}
+        self._running = {settings: running for settings, running in self._running.items() if running is not cluster}
         cluster.close()
 
     def close(self) -> None:

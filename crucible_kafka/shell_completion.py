@@ -46,6 +46,6 @@ def targets(_: click.Context, __: click.Parameter, typed: str) -> list[Completio
 
 def run_folders(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offer folders in runs/, the newest first, or any folder once a path is begun."""
-    found = sorted((ROOT / "runs").glob("*-*"), key=lambda each: each.stat().st_mtime, reverse=True)
-    names = [f"runs/{each.name}" for each in found if each.is_dir()]
+    folders = sorted((ROOT / "runs").glob("*-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    names = [f"runs/{folder.name}" for folder in folders if folder.is_dir()]
     return [CompletionItem(name) for name in names if name.startswith(typed)] or [CompletionItem(typed, type="dir")]

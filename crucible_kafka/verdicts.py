@@ -75,7 +75,7 @@ def hint_at_old_runs() -> None:
 
     old = surplus(ROOT / "runs")
     if old:
-        size = f"{sum(each.size_bytes() for each in old) / 1e6:,.0f} MB"
+        size = f"{sum(run.size_bytes() for run in old) / 1e6:,.0f} MB"
         progress(
             f"runs/ holds {len(old)} more than {KEEP} runs that ended as they must ({size}); "
             "./crucible runs --prune deletes the oldest"
@@ -84,7 +84,7 @@ def hint_at_old_runs() -> None:
 
 def open_worst(verdicts: "Sequence[Verdict]") -> None:
     """Open the page of the run that ended worst, or of the first if all ended well."""
-    worst_one = max(verdicts, key=lambda each: each.exit_code)
+    worst_one = max(verdicts, key=lambda verdict: verdict.exit_code)
     if worst_one.report is not None:
         show_page(worst_one.report)
 

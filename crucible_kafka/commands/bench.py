@@ -156,15 +156,17 @@ def bench(
     every record that is read is verified. Without one, the reference broker is measured row by row, with one node and
     three, alone or beside a peer.
     """
-    given = {name for name in load if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    typed_options = {
+        name for name in load if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
     if workloads or load["published"]:
         if peer or rows or nodes or calibrate:
             raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
-        if "joining" in given and "workers" not in given:
+        if "joining" in typed_options and "workers" not in typed_options:
             load["workers"] = 0
         _play_workloads(WorkloadOptions(workloads=workloads, quick=quick, out=out, **load))
-    elif given:
-        raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
+    elif typed_options:
+        raise click.UsageError(f"--{sorted(typed_options)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
     elif calibrate:
         if rows or nodes:
             raise click.UsageError(
@@ -185,9 +187,9 @@ def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], q
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, shown
 
     with one_sentence(ValueError):
-        wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
+        options = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
-        results = _measured(wanted)
+        results = _measured(options)
     print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
     stored = results.store(out or STORE)
     click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
@@ -409,11 +411,11 @@ def probe(
     from bench.probe.comparison import NoBaseline
     from crucible_kafka.terminal import one_sentence
 
-    wanted = probe_command.ProbeOptions(
+    options = probe_command.ProbeOptions(
         target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, annotates, config
     )
     with one_sentence(probe_command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
-        sys.exit(probe_command.run(wanted, click.echo))
+        sys.exit(probe_command.run(options, click.echo))
 
 
 @click.command(

@@ -199,21 +199,21 @@ def upgrade_path(
     if page is not None and not kafka:
         raise click.UsageError("--page needs a row of Apache Kafka: give --kafka")
     settings = {"producer.id.expiration.ms": str(expiration_ms)}
-    wanted = upgrade_command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
+    request = upgrade_command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):
-        outcome = upgrade_command.run(wanted, progress)
+        outcome = upgrade_command.run(request, progress)
     print_table(HEADINGS, [verdict.cells() for verdict in outcome.verdicts])
     if kafka:
-        print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
+        print_table(LIFE_HEADINGS, [life.cells() for life in outcome.lives])
     if page is not None:
         page.write_text(written(outcome), encoding="utf-8")
         click.echo(f"written: {shown(page)}")
     if ablation:
-        found = upgrade_command.ablated(progress)
-        print_table(upgrade_command.ABLATION_HEADINGS, upgrade_command.ablation_rows(found))
+        ablations = upgrade_command.ablated(progress)
+        print_table(upgrade_command.ABLATION_HEADINGS, upgrade_command.ablation_rows(ablations))
         if figure is not None:
             from campaigns.upgrade.drawing import drawn
 
-            figure.write_text(drawn(found), encoding="utf-8")
+            figure.write_text(drawn(ablations), encoding="utf-8")
             click.echo(f"drawn: {shown(figure)}")
     sys.exit(0 if outcome.is_good else 1)

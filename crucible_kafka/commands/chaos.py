@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[int, int]:
-    found = {}
+    process_by_node = {}
     for value in values:
         node, _separator, process = value.partition("=")
         if not (node.isdecimal() and process.isdecimal() and int(process) > 1):
             raise click.BadParameter(f"{value!r} is not NODE=PID")
-        found[int(node)] = int(process)
-    return found
+        process_by_node[int(node)] = int(process)
+    return process_by_node
 
 
 @click.command(
@@ -131,16 +131,16 @@ def runs(prune: bool, keep: int, red: bool) -> None:
     if prune:
         _prune(keep, red)
         return
-    found = listed(ROOT / "runs")
-    if not found:
+    kept_runs = listed(ROOT / "runs")
+    if not kept_runs:
         click.echo("there are no runs yet; ./crucible demo makes one")
         return
-    sizes = [each.size_bytes() for each in found]
-    _print_runs(found, sizes)
-    click.echo(f"{len(found)} runs, {sum(sizes) / 1e6:,.1f} MB; {_left(ROOT)} are free on their disk")
+    sizes = [run.size_bytes() for run in kept_runs]
+    _print_runs(kept_runs, sizes)
+    click.echo(f"{len(kept_runs)} runs, {sum(sizes) / 1e6:,.1f} MB; {_left(ROOT)} are free on their disk")
 
 
-def _print_runs(found: "Sequence[KeptRun]", sizes: Sequence[int]) -> None:
+def _print_runs(kept_runs: "Sequence[KeptRun]", sizes: Sequence[int]) -> None:
     from datetime import datetime
 
     from crucible_kafka.terminal import print_table, shown
@@ -148,20 +148,20 @@ def _print_runs(found: "Sequence[KeptRun]", sizes: Sequence[int]) -> None:
     now = datetime.now()
     rows = [
         (
-            each.path.name,
-            ", ".join(each.outcomes) or "not judged",
+            run.path.name,
+            ", ".join(run.outcomes) or "not judged",
             f"{size / 1e6:,.1f} MB",
-            _age(int((now - each.made).total_seconds())),
-            str(shown(each.page)) if each.page else "",
+            _age(int((now - run.made).total_seconds())),
+            str(shown(run.page)) if run.page else "",
         )
-        for each, size in zip(found, sizes, strict=True)
+        for run, size in zip(kept_runs, sizes, strict=True)
     ]
     print_table(("run", "verdict", "size", "age", "page"), rows)
 
 
 def _age(seconds: int) -> str:
     steps = ((86_400, "d"), (3_600, "h"), (60, "min"))
-    return next((f"{seconds // each} {unit}" for each, unit in steps if seconds >= each), f"{max(seconds, 0)} s")
+    return next((f"{seconds // unit_s} {unit}" for unit_s, unit in steps if seconds >= unit_s), f"{max(seconds, 0)} s")
 
 
 def _left(folder: Path) -> str:
@@ -174,9 +174,9 @@ def _prune(keep: int, red: bool) -> None:
 
     old = surplus(ROOT / "runs", keep, red)
     freed_bytes = 0
-    for each in old:
-        freed_bytes += each.size_bytes()
-        each.delete()
-        click.echo(f"deleted {shown(each.path)}")
+    for run in old:
+        freed_bytes += run.size_bytes()
+        run.delete()
+        click.echo(f"deleted {shown(run.path)}")
     counted = "runs" if red else "runs that ended as they must"
     click.echo(f"{len(old)} runs deleted, {freed_bytes / 1e6:.1f} MB; the newest {keep} {counted} stay")

@@ -63,9 +63,9 @@ def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed
     processes and the same load, faults and seed. A scenario with a mirror is played with metadata epochs and without
     them instead.
     """
-    runs = [each for each in named if (Path(each) / "manifest.json").is_file()]
+    runs = [folder for folder in named if (Path(folder) / "manifest.json").is_file()]
     if others:
-        _compare_runs([Path(each) for each in named], others, out)
+        _compare_runs([Path(folder) for folder in named], others, out)
     elif runs or len(named) > 1:
         raise click.UsageError("say which runs to compare with: ./crucible compare RUN_DIR... --with RUN_DIR...")
     else:
@@ -98,10 +98,10 @@ def _play_compared(scenario: str, out: Path | None, seed: int) -> int:
     from reports.comparison import compare_runs as lay_beside
     from reports.errors import SetupError as NoSpark
 
-    (found,) = find_scenarios([scenario], False)
+    (played_scenario,) = find_scenarios([scenario], False)
     with one_sentence(SetupError):
-        folder = run_folder(out, f"compare-{found.name}", False)
-        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
+        folder = run_folder(out, f"compare-{played_scenario.name}", False)
+        played = play_all(played_scenario, folder, seed=seed, command=command_line(), progress=progress)
     with one_sentence(NoSpark):
         compared = lay_beside([run for _, run in played], folder, progress=progress)
     print_verdicts(compared.verdicts)

@@ -44,7 +44,7 @@ def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
         if everything and names:
             raise loader.ScenarioError("name scenarios or give --all, not both")
         if everything:
-            return [checked(each) for each in loader.load_all()]
+            return [checked(scenario) for scenario in loader.load_all()]
         if not names:
             raise loader.ScenarioError("name a scenario (a file, its stem or its number), or give --all")
         return [checked(loader.find(name)) for name in names]

@@ -30,24 +30,26 @@ def clauses(show_tests: bool, nights: Path | None) -> None:
     from scenarios.clauses import all_clauses
     from scenarios.conformance import all_behaviours
 
-    found = all_clauses()
+    every_clause = all_clauses()
     tally, night = newest_tally(nights or NIGHTS)
-    for each in found:
-        proof = f"{_tests(len(each.tests))} ({len(each.own_tests)} of the broker)" if each.tests else "no test"
-        used = f" | no point: {each.pointless}" if each.pointless else ""
-        if each.points:
-            used = f" | {len(each.points)} points"
-            used += f", {tally.outcomes_of(each.points)} of {2 * len(each.points)} outcomes reached" if night else ""
-        used += f" | exercised by {', '.join(each.exercised_by) or 'no scenario'}"
-        lacking = f" | open: {each.open}" if each.open else f" | mutants {', '.join(each.mutants) or 'none'}"
-        code = ", ".join(each.code) or "no code"
-        click.echo(f"{each.id:5} {each.status:10} {each.text} | {code} | {proof}{used}{lacking}")
-        _list_tests(each.tests, show_tests)
+    for clause in every_clause:
+        proof = f"{_tests(len(clause.tests))} ({len(clause.own_tests)} of the broker)" if clause.tests else "no test"
+        used = f" | no point: {clause.pointless}" if clause.pointless else ""
+        if clause.points:
+            used = f" | {len(clause.points)} points"
+            used += (
+                f", {tally.outcomes_of(clause.points)} of {2 * len(clause.points)} outcomes reached" if night else ""
+            )
+        used += f" | exercised by {', '.join(clause.exercised_by) or 'no scenario'}"
+        lacking = f" | open: {clause.open}" if clause.open else f" | mutants {', '.join(clause.mutants) or 'none'}"
+        code = ", ".join(clause.code) or "no code"
+        click.echo(f"{clause.id:5} {clause.status:10} {clause.text} | {code} | {proof}{used}{lacking}")
+        _list_tests(clause.tests, show_tests)
     for behaviour in all_behaviours():
         proof = "" if behaviour.unlike else f" | {_tests(len(behaviour.tests))}"
         click.echo(f"{behaviour.id} {behaviour.status}: {behaviour.text}{proof}")
         _list_tests(behaviour.tests, show_tests)
-    faults = [each.fault for each in found if each.fault]
+    faults = [clause.fault for clause in every_clause if clause.fault]
     for fault in faults:
         click.echo(f"crucible: {fault}", err=True)
     sys.exit(1 if faults else 0)
@@ -85,13 +87,15 @@ def points(
             f"counts of the night {night}" if night else "no night has counts; --play N plays N seeds of all now"
         )
     else:
-        found = [
+        scenarios_found = [
             scenario for named in find_scenarios(scenarios, not scenarios) for scenario in in_revisions(named, None)
         ]
-        for place, (name, so_far) in enumerate(played_tally(found, range(1, seeds + 1), processes), 1):
+        for place, (name, so_far) in enumerate(played_tally(scenarios_found, range(1, seeds + 1), processes), 1):
             tally = so_far
             reached = len(tally.by_scenario)
-            click.echo(f"{place} of {len(found)} scenarios, {reached} outcomes reached; played {name}", err=True)
+            click.echo(
+                f"{place} of {len(scenarios_found)} scenarios, {reached} outcomes reached; played {name}", err=True
+            )
     for line in listing(tally, only_never=never, clause=clause):
         click.echo(line)
 

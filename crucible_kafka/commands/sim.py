@@ -91,12 +91,12 @@ def sim(scenarios: Sequence[str], everything: bool, revision: str | None, **opti
     from chaos.search.sim_command import SimOptions, simulate
 
     # Options of the command are named after the fields of SimOptions, which describe them.
-    wanted = SimOptions(**options)
-    _check_combination(wanted)
+    sim_options = SimOptions(**options)
+    _check_combination(sim_options)
     chosen = [revised for named in find_scenarios(scenarios, everything) for revised in in_revisions(named, revision)]
-    if wanted.event is not None and len(chosen) != 1:
+    if sim_options.event is not None and len(chosen) != 1:
         raise click.UsageError("--at is an event of a single scenario: name one, and its --revision")
-    sys.exit(simulate(chosen, wanted))
+    sys.exit(simulate(chosen, sim_options))
 
 
 def _check_combination(options: "SimOptions") -> None:
