@@ -8,7 +8,13 @@ from reports.rows import FaultRow
 
 
 class FaultActions(Protocol):
-    """Actions of a driver for the interceptor. The simulator, live nodes and the frame proxy implement it."""
+    """Actions of a driver for the interceptor.
+
+    ``MachineFaultActions`` (``chaos/sim/cluster.py``) has them in the simulator, and ``ProxyFaultActions``
+    (``chaos/frame_proxy/fault_actions.py``) in front of a node. For live nodes ``ReportingFaultActions``
+    (``chaos/live/node_side/instrumentation.py``) passes most of them to ``DriverFaultActions``
+    (``reference_broker/serve/driver.py``). A new action needs all four.
+    """
 
     def report(self, row: FaultRow) -> None:
         """Keep the evidence where it survives the node's death, before returning."""
