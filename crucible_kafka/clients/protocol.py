@@ -1,7 +1,7 @@
 """The protocol of adapters: JSON lines on standard input and output.
 
 The suite writes requests, one a line. The adapter writes one reply to each, and events whenever they happen. The
-structs below are the whole protocol; ``schema`` makes the JSON schema of docs/client-adapters.md from them.
+structs below are the whole protocol; ``schema`` makes docs/client-adapters.schema.json from them.
 """
 
 from typing import Annotated, Any, Final, TypeAlias

@@ -10,7 +10,7 @@ import pytest
 from campaigns.nights.stages import clients
 from crucible_kafka.clients import adapter as adapter_module
 from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing, adapter_info
-from crucible_kafka.clients.adapter_page import PAGE, page
+from crucible_kafka.clients.adapter_page import PAGE, SCHEMA, page, schema_document
 from crucible_kafka.clients.bundled import AdapterNotFound, bundled, find
 from crucible_kafka.clients.case import AdapterFailed, ClientVerdict
 from crucible_kafka.clients.protocol import (
@@ -163,8 +163,10 @@ def test_adapters_are_short() -> None:
         assert {name: length for name, length in lengths.items() if length > longest} == {}
 
 
-def test_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m crucible_kafka.clients.adapter_page"
+def test_page_and_its_schema_are_up_to_date() -> None:
+    again = "run: python -m crucible_kafka.clients.adapter_page"
+    assert PAGE.read_text(encoding="utf-8") == page(), again
+    assert SCHEMA.read_text(encoding="utf-8") == schema_document(), again
 
 
 def test_nights_know_the_bundled_clients_and_the_verdict_on_our_errors() -> None:
