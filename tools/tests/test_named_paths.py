@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+JOURNEYS = ROOT / "docs" / "journeys.md"
 BROKER = ROOT / "reference_broker"
 READMES = sorted(
     ROOT / path
@@ -45,8 +46,8 @@ def links(text: str) -> list[str]:
 
 
 def steps() -> list[str]:
-    """Return the numbered steps of the journeys, each in one line."""
-    return re.findall(r"^\d+\. .*(?:\n   .*)*", CONTRIBUTING.read_text(), re.MULTILINE)
+    """Return the steps of the journeys, each a row of a table that begins with its number."""
+    return re.findall(r"^\| \d+ \| .*", JOURNEYS.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -55,25 +56,26 @@ def test_files_that_a_readme_lists_or_links_to_exist(readme: Path) -> None:
     assert [name for name in (*names_in_lists(text), *links(text)) if not is_there(readme.parent, name)] == []
 
 
-def test_paths_in_contributing_exist() -> None:
-    text = CONTRIBUTING.read_text()
+@pytest.mark.parametrize("page", [CONTRIBUTING, JOURNEYS], ids=lambda path: path.stem)
+def test_paths_in_guides_for_contributors_exist(page: Path) -> None:
+    text = page.read_text()
     paths = [name for name in quoted(text) if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|toml|yaml)", name)]
     assert len(paths) > 30
     tracked = [path for path in paths if not path.startswith(".venv/")]  # The first call of ./crucible creates that.
     missing = [path for path in tracked if not (ROOT / path).exists() and not (BROKER / path).exists()]
-    assert [*missing, *(link for link in links(text) if not (ROOT / link).exists())] == []
+    assert [*missing, *(link for link in links(text) if not (page.parent / link).exists())] == []
 
 
 @pytest.mark.parametrize("step", steps(), ids=lambda step: " ".join(quoted(step)[:2]))
 def test_functions_of_a_journey_are_in_its_files(step: str) -> None:
-    names = quoted(step)
-    files = [name for name in names if name.endswith(".py")]
+    files = [name for name in quoted(step) if name.endswith(".py")]
     code = "".join((BROKER / name if (BROKER / name).exists() else ROOT / name).read_text() for name in files)
-    functions = [name for name in names if re.fullmatch(r"([A-Z]\w+\.)?[a-z_]\w*", name) and not name.startswith("__")]
-    parts = [("class" if part[0].isupper() else "def", part) for name in functions for part in name.split(".")]
+    names = [name for name in quoted(step.split("|")[2]) if re.fullmatch(r"(\w+\.)?\w+", name) and name not in files]
+    parts = [("class" if part.lstrip("_")[0].isupper() else "def", part) for name in names for part in name.split(".")]
     assert [part for kind, part in parts if not re.search(rf"\b{kind} {part}\b", code)] == []
 
 
 def test_journey_has_at_most_twelve_steps() -> None:
-    assert max(int(step.split(".")[0]) for step in steps()) <= 12
-    assert sum(step.startswith("1. ") for step in steps()) == 12
+    numbers = [int(step.split("|")[1]) for step in steps()]
+    assert max(numbers) <= 12
+    assert numbers.count(1) == 13
