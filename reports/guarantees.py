@@ -163,7 +163,8 @@ _INSIDE = (
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     Guarantee(
         "responses-after-heal",
-        "After the heal a node did not come back or did not respond, or a partition could not be read to its end.",
+        "A response came too early or too late, or after the heal a node did not come back or did not respond, or a "
+        "partition could not be read to its end.",
         SeenFrom.INSIDE,
         always=True,
     ),

@@ -109,6 +109,10 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     for client, topic in topics_used:
         if topic not in topics:
             yield f"load: topic {topic!r} of {client} is not among: {', '.join(sorted(topics))}"
+    deleting = [admins.name for admins in load.admins if dict(admins.mix).get("record_request")]
+    for client, topic in topics_used if deleting else ():
+        if load.topics and topic == load.topics[-1].name:
+            yield f"load: {client} uses the last topic {topic!r}, where {deleting[0]!r} deletes records; add another"
     for fetchers in load.fetchers:
         if fetchers.partitions > topics[fetchers.topic].partitions:
             yield (

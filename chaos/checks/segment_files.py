@@ -9,7 +9,7 @@ KIP-101.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from chaos.checks.batches import BatchIdentity, producing_of
 from chaos.checks.check import CheckContext, Kind, SegmentCheck
@@ -27,7 +27,7 @@ from chaos.checks.producer_view import METADATA_LOG, LoggedProducer, LogProducer
 from chaos.checks.producers import last_offset_of, may_differ
 from chaos.checks.segment_view import ClosedSegment, FollowedLog
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.core.events import Effect, Event
+from reference_broker.core.events import Effect, Event, Request
 from reference_broker.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
@@ -159,11 +159,22 @@ class SegmentsKept(SegmentCheck):
         super().__init__(context)
         self.segments.on_closed.append(self.closed)
         self.segments.on_followed.append(self.followed)
-        self._requested_us: dict[int, int] = {}
-        """by node: when a client last requested to move a log start"""
+        self._requested: dict[tuple[int, str], int] = {}
+        """by node and directory of a log: the greatest offset before which clients have requested to delete records"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        self._requested_us[node.broker.node_id] = at_us
+        """KIP-107: offset -1 is the high watermark, which is not beyond the log's end. A request may be carried out in
+        slices, so the log start moves in this event or in a later one."""
+        if type(event) is not Request:
+            return
+        topics: Any = getattr(event.body, "topics", ())  # None has none: the body of a version that is not supported.
+        for topic in topics:
+            for partition in topic.partitions:
+                key = node.broker.node_id, f"{topic.name}-{int(partition.partition_index)}"
+                known, offset = self.segments.logs.get(key), int(partition.offset)
+                if offset < 0 and known is not None:
+                    offset = known.log.log_end_offset
+                self._requested[key] = max(offset, self._requested.get(key, 0))
 
     def closed(self, at_us: int, node: "Node", known: FollowedLog, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         segment = known.log.segments[bisect_left(known.log.bases, base)]
@@ -206,16 +217,16 @@ class SegmentsKept(SegmentCheck):
         most_bytes, most_ms = config.effective_local_retention_bytes, config.effective_local_retention_ms
         spare_bytes = log.size_bytes + sum(closed[base].size_bytes for base in gone) - most_bytes
         start, index = log.log_start_offset, int(log.directory.rpartition("-")[2])
-        # The leader's log start, that of the remote tier, or one that a client requested.
-        is_requested = self._requested_us.get(node.broker.node_id, -1) == at_us or start != log.bases[0]
+        requested = self._requested.get((node.broker.node_id, log.directory), 0)
+        # The leader's log start, that of the remote tier, or one within a segment, which retention never chooses.
         is_followed = (log.topic_id, index) in node.broker.partitions.followed
-        has_other_cause = is_followed or config.remote_storage_enable or is_requested
+        has_other_cause = is_followed or config.remote_storage_enable or start != log.bases[0]
         for base, end in zip(gone, [*gone[1:], log.bases[0]], strict=True):
             self.evidence += 1
             is_spare = most_bytes >= 0 and closed[base].size_bytes <= spare_bytes
             is_old = 0 <= most_ms < wall_ms - closed[base].largest_ms
             spare_bytes -= closed[base].size_bytes
-            if end <= start and has_other_cause:
+            if end <= start and (has_other_cause or end <= requested):
                 continue
             if not (is_spare or is_old):
                 self.violated(

@@ -47,8 +47,8 @@ def may_be_deleted(end: EndRow, sent_us: int, history: History) -> bool:
 
     Kafka: retention.ms deletes nothing younger by the deleting node's clock, which faults may have stepped.
     retention.bytes leaves at least this many bytes at the leader. A later leader may have fewer: it lacks what was not
-    replicated, which is taken to be a segment at most. No client of a load sends DeleteRecords. Without known limits
-    anything may be deleted: the topic compacts, or DescribeConfigs failed.
+    replicated, which is taken to be a segment at most. No client of a load deletes records of others. Without known
+    limits anything may be deleted: the topic compacts, or DescribeConfigs failed.
     """
     if end.retention_ms is None or end.retention_bytes is None:
         return True

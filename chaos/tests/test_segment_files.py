@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from struct import pack_into
 from typing import Any
 
 import pytest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
 
 from chaos.checks import segment_files
 from chaos.checks.check import Check
@@ -313,13 +317,31 @@ def test_records_may_be_deleted_within_a_segment() -> None:
     assert not world.kept.violations
 
 
-def test_start_that_a_client_requested_may_be_that_of_a_segment() -> None:
+def delete_records(world: Shrinking, offset: int) -> Request:
+    topic, _, index = world.log.directory.rpartition("-")
+    partition = DeleteRecordsPartition(partition_index=i32(int(index)), offset=i64(offset))
+    body = DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name=TopicName(topic), partitions=(partition,)),),
+        timeout=i32Timedelta.parse(timedelta(seconds=1)),
+    )
+    return Request(1, 1, ApiKey.DELETE_RECORDS, 2, "c", body, Tag(ApiKey.DELETE_RECORDS, 2, "c"))
+
+
+def test_segments_below_offset_that_a_client_requested_may_be_deleted_also_later() -> None:
     world = Shrinking()
-    request = Request(1, 1, ApiKey.DELETE_RECORDS, 2, "c", None, Tag(ApiKey.DELETE_RECORDS, 2, "c"))
-    world.kept.acted(7, world.node(), request, ())
+    world.kept.acted(7, world.node(), delete_records(world, 2), ())
+    world.looked()
     assert not world.retain(2)
-    world.kept.acted(8, world.node(), request, ())
     assert "has deleted its segment from 2 to 3" in world.retain(1)
+
+
+def test_request_for_high_watermark_does_not_cover_what_is_appended_later() -> None:
+    world = Shrinking()
+    world.kept.acted(7, world.node(), delete_records(world, -1), ())
+    world.put(8)
+    world.put(9)
+    assert not world.retain(8)
+    assert "has deleted its segment from 8 to 9" in world.retain(1)
 
 
 def compacted(**config: Any) -> Shrinking:

@@ -4,13 +4,12 @@ import ast
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import bench.fleet
 from chaos.checks.history import History
-from chaos.checks.writes import Duplicate
+from chaos.checks.writes import Duplicate, MirrorComplete
 from chaos.tests.check_context import check_context
 from chaos.tests.client_history import (
     ASSIGNMENT,
@@ -25,14 +24,8 @@ from chaos.tests.client_history import (
     read,
     send,
 )
-from chaos.tests.group_history import judged
-from reports.rows import EndRow, HistoryRow, SpanRow
-
-if TYPE_CHECKING:
-    pass
-from chaos.checks.writes import MirrorComplete
-from chaos.tests.group_history import member_operation, member_read
-from reports.rows import CopyRow, ResetRow, TargetSpanRow
+from chaos.tests.group_history import judged, member_operation, member_read
+from reports.rows import CopyRow, EndRow, HistoryRow, ResetRow, SpanRow, TargetSpanRow
 
 WEEK_MS = 7 * 86_400_000
 CUT = replace(END, log_start_offset=10, end_us=20_000_000, retention_ms=WEEK_MS, retention_bytes=-1)
@@ -84,12 +77,15 @@ HARMLESS = {
     "chaos/search/differ_scripts.py",
     "chaos/search/differ_reads.py",
     "chaos/mutants/unplanned/storage.py",
+    "chaos/checks/deleted_records.py",
+    "bench/fleet/behaviours/wild_records.py",
 }
 """A broker's responses, the names of all keys, a check of requests, scripts of a log without clients, scripts that no
-check judges, and a mutant."""
+check judges, a mutant, a check of responses, and a client that deletes records of a topic that no other client may use
+(``scenarios.consistency``)."""
 
 
-def test_no_client_of_a_load_deletes_records() -> None:
+def test_no_client_of_a_load_deletes_records_of_others() -> None:
     """``may_be_deleted`` relies on it."""
     root = Path(bench.fleet.__file__).parents[2]
     files = [each for folder in ("bench/fleet", "chaos", "scenarios") for each in (root / folder).rglob("*.py")]

@@ -8,10 +8,10 @@ with that leader, so it does not count. Neither does one that a cleaner may have
 
 Retention deletes no record that is younger than ``retention.ms``, and keeps at least ``retention.bytes``. If a log does
 not begin at 0, the rows of the final read have both settings and the number of received bytes. If DescribeConfigs
-failed, or the topic is compacted, any record below the start may have been deleted. No client of a load sends
-DeleteRecords. A fault that steps a clock makes records older by the step in its evidence; without that evidence age is
-not judged. A leader that dies may have counted records that its successor lacks. Then up to ``segment.bytes`` less than
-``retention.bytes`` may remain.
+failed, or the topic is compacted, any record below the start may have been deleted. No client of a load
+deletes records of others. A fault that steps a clock makes records older by the step in its evidence; without that
+evidence age is not judged. A leader that dies may have counted records that its successor lacks. Then up to
+``segment.bytes`` less than ``retention.bytes`` may remain.
 """
 
 from pyspark.sql import DataFrame

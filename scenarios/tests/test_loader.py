@@ -117,6 +117,11 @@ def test_config_values_become_kafkas_texts() -> None:
         ("partitions = 4", 'partitions = 4\nconfig = { "cleanup.policy" = "compact" }', ["idle partitions"]),
         (
             "rate_per_s = 50",
+            'rate_per_s = 50\n[[load.admins]]\nname = "deleting"\nrate_per_s = 1\nmix = { record_request = 1 }',
+            ["'readers'", "last topic", "'deleting' deletes records"],
+        ),
+        (
+            "rate_per_s = 50",
             'rate_per_s = 50\n[[load.groups]]\nname = "g"\ntopics = ["hot"]\ncount = 1\nview = true',
             ["'g'", "assigned"],
         ),
