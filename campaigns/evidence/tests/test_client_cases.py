@@ -1,6 +1,7 @@
 """Cells of clients, and the page client x case."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,3 +81,14 @@ def test_client_that_cannot_be_built_is_named_in_one_sentence() -> None:
 
 def test_nothing_is_written_without_a_client(tmp_path: Path) -> None:
     assert client_cases.write(tmp_path) == []
+
+
+def test_papers_name_the_number_of_defects_and_of_clients() -> None:
+    root = Path(__file__).resolve().parents[3]
+    table = (root / "docs" / "evidence" / "clients.md").read_text().split("\n## ")[0]
+    rows = re.findall(r"^\| (.*? \d.*?) \| `", table, re.MULTILINE)
+    clients = {name for row in rows for name in re.findall(r"([@a-z]\S*) \d", row)}
+    assert "kafka-go" in clients
+    defects, released = f"{len(rows)} defects", f"{len(clients)} released clients"
+    assert f"| {released} | [{defects}](docs/evidence/clients.md)" in (root / "README.md").read_text()
+    assert f"| {defects} of {released}." in (root / "docs" / "evidence" / "README.md").read_text()
