@@ -1,8 +1,9 @@
-"""Papers name files, folders and functions that exist."""
+"""Papers name files, folders, functions and fields that exist."""
 
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ READMES = sorted(
         ["git", "ls-files", "*README.md"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
 )
+ROOMS = [path for path in READMES if path.is_relative_to(BROKER)]
+OTHER_NAMES = ("Protocol", "k06", "k19", "unlike")
+"""Names in rooms' READMEs that are not in the broker's code: of a library, the beginning of a file, a key of TOML."""
 LIST_HEAD = re.compile(r"(?:files?|folder|path|room)(?: in `(.+)`)?")
 """The head of the first column of a table that lists files, perhaps with the folder in which they are."""
 
@@ -41,6 +45,21 @@ def is_there(folder: Path, name: str) -> bool:
     return any(folder.glob(name)) or (folder / name).exists() or (folder / f"{name}.py").exists()
 
 
+@cache
+def names_in_code() -> frozenset[str]:
+    """Return the names of the broker's folders, modules, classes, functions, fields, parameters and constants, and its
+    strings of one word. Names of tests do not count."""
+    names = set[str]()
+    for path in BROKER.rglob("*.py"):
+        if "tests" in path.parts:
+            continue
+        code = path.read_text()
+        names.update((path.stem, path.parent.name))
+        names.update(re.findall(r"\b(?:def|class) (\w+)", code), re.findall(r'"(\w+)"', code))
+        names.update(re.findall(r"(?:^|[(,]) *(?:self\.)?(\w+)(?::| =)", code, re.MULTILINE))
+    return frozenset(names)
+
+
 def links(text: str) -> list[str]:
     return [each for each in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in each]
 
@@ -54,6 +73,13 @@ def steps() -> list[str]:
 def test_files_that_a_readme_lists_or_links_to_exist(readme: Path) -> None:
     text = readme.read_text()
     assert [name for name in (*names_in_lists(text), *links(text)) if not is_there(readme.parent, name)] == []
+
+
+@pytest.mark.parametrize("readme", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_of_code_in_the_readme_of_a_room_are_in_the_broker(readme: Path) -> None:
+    names = [name for name in quoted(readme.read_text()) if re.fullmatch(r"(?:[A-Z]\w+\.)?[A-Za-z_]\w*", name)]
+    parts = {part for name in names for part in name.split(".") if part not in OTHER_NAMES}
+    assert sorted(parts - names_in_code()) == []
 
 
 @pytest.mark.parametrize("page", [CONTRIBUTING, JOURNEYS], ids=lambda path: path.stem)
