@@ -3,6 +3,9 @@
 Kafka's brokers do the same (KIP-590), so that clients need not know the controller. The error is NOT_CONTROLLER if no
 controller is known or if it does not respond. It may have acted then. A client that retries sees what the first attempt
 did, for example that the topic exists.
+
+Unlike Kafka: the request is forwarded as it is, with its API key and version. Kafka wraps it in an Envelope request
+with the client's principal and address (``ForwardingManager.forwardRequest``). There are no principals here.
 """
 
 from collections.abc import Callable

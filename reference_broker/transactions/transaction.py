@@ -365,6 +365,9 @@ def _check_end_before_version_2(
         return ErrorCode.invalid_producer_id_mapping
     if current.producer_epoch != owner[1]:
         return ErrorCode.producer_fenced
+    # Also for the other outcome while markers are written. In Kafka PrepareCommit and PrepareAbort return
+    # INVALID_TXN_STATE for that, but there the completion is a pending step as soon as the decision is replicated, and
+    # again after the transaction was loaded (TransactionMetadata.prepareComplete). A pending step is checked first.
     # Decision transaction-old-end-concurrent: a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions

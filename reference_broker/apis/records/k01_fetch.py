@@ -163,6 +163,8 @@ def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request:
 # * There are no quotas.
 #
 # Sessions:
+# * An epoch below -1 gets FETCH_SESSION_ID_NOT_FOUND, whatever the session ID (F-9). Kafka compares it with the epoch
+#   of a known session: INVALID_FETCH_SESSION_EPOCH (FetchManager.newContext).
 # * A parked request gets INVALID_FETCH_SESSION_EPOCH as soon as a newer request of its session comes, and
 #   FETCH_SESSION_ID_NOT_FOUND as soon as the session is closed or evicted. F-10 and F-9 hold here also for the moment
 #   of the response. Kafka notices neither before the parked request completes, and compares only the epoch then. So an
