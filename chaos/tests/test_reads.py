@@ -1,7 +1,6 @@
 """Reads of consumers and fetchers, and what excuses a gap in them."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +19,6 @@ from chaos.tests.client_history import (
     read,
 )
 from reports.rows import END_OF_RUN_US, AssignmentRow, HistoryRow, SpanRow
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_seek_begins_a_new_walk() -> None:

@@ -1,7 +1,7 @@
 """Values of transactional IDs: steps between them, and values that were lost."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -31,12 +31,6 @@ from chaos.tests.kafka_messages import (
     init_producer_id_request,
     init_producer_id_response,
 )
-from reference_broker.metadata.image import PartitionImage
-from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
-
-if TYPE_CHECKING:
-    pass
 from chaos.tests.transaction_coordinator import (
     DECIDED,
     DONE,
@@ -48,6 +42,9 @@ from chaos.tests.transaction_coordinator import (
     CheckedTransactionCoordinator,
     markers,
 )
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.transactions.transaction import Transaction, TransactionState
+from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
 
 
 def at(state: int, epoch: int = 3, *partitions: tuple[str, int], **fields: Any) -> StateValue:

@@ -1,33 +1,29 @@
 """Transactions in the partitions that they write to: open ones, their markers, and verified writes."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from chaos.checks import producer_view
 from chaos.checks.eligible import Eligible
 from chaos.checks.history import History
 from chaos.checks.producer_view import LogProducers
 from chaos.checks.reads import FetchGap
 from chaos.checks.replica_view import Replicated
 from chaos.checks.transaction_state import StatePartition
-from chaos.checks.transactions_in_partitions import CLEANUP_US, HangingTransaction
+from chaos.checks.transactions_in_partitions import CLEANUP_US, HangingTransaction, MarkersDecided
 from chaos.tests.check_context import check_context
 from chaos.tests.client_history import ASSIGNMENT, END, OPERATIONS, READS, SENDS, position, send
 from chaos.tests.stub_node import StubLog
-from reference_broker.core.events import Request
-from reference_broker.metadata.image import PartitionImage
-from reference_broker.wire.tags import Tag
-from reports.rows import EndRow, HistoryRow, TransactionRow
-
-if TYPE_CHECKING:
-    pass
-from chaos.checks import producer_view
-from chaos.checks.transactions_in_partitions import MarkersDecided
 from chaos.tests.transaction_coordinator import DECIDED, DONE, OWNER, STARTED, CheckedTransactionCoordinator, markers
+from reference_broker.core.events import Request
 from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.tags import Tag
+from reports.rows import EndRow, HistoryRow, TransactionRow
 
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
