@@ -17,7 +17,7 @@ class Outcome(IntEnum):
     PASSED = 0
     FAILED = 1  # a guarantee was broken
     INVALID = 3  # nothing was shown: a fault never fired, the traffic was too thin, evidence is missing
-    CRASHED = 4  # the suite crashed or the broker died when it should not
+    CRASHED = 4  # the suite failed, or a node failed in a way that no guarantee covers
 
 
 RANK = (Outcome.PASSED, Outcome.INVALID, Outcome.FAILED, Outcome.CRASHED)

@@ -2,7 +2,8 @@
 documentation need of it.
 
 How a kind is injected is declared in its world: at a time in ``BEGIN`` of the files of ``chaos/live/faults`` (real
-processes) and of ``chaos/sim`` (the simulator), at a state in ``chaos/interceptor`` for both. Reports stand alone, so
+processes), and in ``BEGIN`` of ``chaos/sim/timed_faults.py`` or ``IN_STEPS`` of ``chaos/sim/fault_scheduler.py`` (the
+simulator), at a state in ``chaos/interceptor`` for both. Reports stand alone, so
 ``reports/page/faults.py`` has its words. ``chaos/tests/test_fault_kinds.py`` names each kind that one of them lacks.
 """
 

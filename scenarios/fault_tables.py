@@ -117,7 +117,7 @@ def _link(reader: Reader, kind: str, node: NodeChoice) -> Link | None:
     reader.knows("link")
     if not FAULT_KINDS[kind].hits_link:
         if reader.has("link"):
-            raise reader.refusal("link", f"means nothing for {kind}; only kinds that begin with link_ strike a link")
+            raise reader.refusal("link", f"means nothing for {kind}; only kinds that begin with link_ act on a link")
         return None
     if not reader.has("link"):
         return Link("client", node)

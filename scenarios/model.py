@@ -249,7 +249,7 @@ class Scenario:
     load: Load
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
-    """Named states that are set before the load, with their values (chaos/presets)."""
+    """Named states that are set before the load, with their values (``chaos/hooks/presets.py``)."""
     swarm: Swarm | None = None
     external_faults: tuple[Fault, ...] = ()
     """The faults for an external target, instead of ``faults``. Without any they are the same."""

@@ -20,7 +20,8 @@ of ``one-abort-per-begin`` are, after each event of a node:
 
 The cost of a check is proportional to what an event changed.
 
-Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees.
+Checks run in the simulator. Those with ``needs_one_node`` run inside live nodes, too, and those with
+``judges_recordings`` after a live run. Spark jobs judge the recorded history of both worlds by the same guarantees.
 """
 
 import json
