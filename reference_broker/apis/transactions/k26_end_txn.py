@@ -3,6 +3,8 @@
 * The response follows when the decision is replicated. The markers are written after it.
 * Until every partition has its marker, the producer gets CONCURRENT_TRANSACTIONS for further requests.
 * A retried end, whose response was lost, gets the same outcome.
+* Unlike Kafka: in v5 CONCURRENT_TRANSACTIONS precedes the check of the producer ID, since a producer may have its next
+  ID before its last transaction is complete. Kafka checks the ID first: INVALID_PRODUCER_ID_MAPPING.
 
 Version notes:
 * v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
