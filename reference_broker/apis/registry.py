@@ -1,4 +1,5 @@
-"""All APIs that a node serves: the module of each API key, and the dispatch of a request to its handler.
+"""All APIs that a node serves (Kafka's KafkaApis): the module of each API key, and the dispatch of a request
+to its handler.
 
 The versions of the APIs are those of ``wire.apis``. A module and the schemas that it needs load with the first request
 of the API: all of them together cost a node a third of the processor time of its start.

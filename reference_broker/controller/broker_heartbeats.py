@@ -1,4 +1,4 @@
-"""The sessions of brokers at the active controller.
+"""The sessions of brokers at the active controller (Kafka's BrokerHeartbeatManager).
 
 A heartbeat gets its response at once, even while the controller works on something else. Fencing, unfencing and
 controlled shutdowns are queued as changes. A broker that shuts down first hands over its leadership of partitions. When

@@ -1,5 +1,6 @@
-"""A broker's registration, heartbeats and leave. It registers with the active controller, reports its damaged replicas,
-sends heartbeats, and leaves.
+"""A broker's registration, heartbeats and leave (Kafka's BrokerLifecycleManager).
+
+It registers with the active controller, reports its damaged replicas, sends heartbeats, and leaves.
 
 A registered broker is fenced until its partitions are open and it knows its own registration. It learns its own state
 from the metadata that it publishes, like every other node.

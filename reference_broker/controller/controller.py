@@ -1,4 +1,5 @@
-"""The active controller, and how a broker reaches it. Every change of the metadata goes through it.
+"""The active controller, and how a broker reaches it (Kafka's QuorumController). Every change of the metadata goes
+through it.
 
 There are two images. ``image`` is what this node publishes. ``latest`` also holds the changes that are written but not
 committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time while this

@@ -1,4 +1,4 @@
-"""A controller term: one period in which this node is the active controller.
+"""A controller term (Kafka's QuorumController): one period in which this node is the active controller.
 
 Changes are planned, written and completed in turn. When leadership is lost, each pending change gets NOT_CONTROLLER.
 

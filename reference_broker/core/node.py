@@ -1,4 +1,4 @@
-"""One node as a deterministic state machine: ``handle(now, event) -> effects``.
+"""One node as a deterministic state machine: ``handle(now, event) -> effects`` (Kafka's BrokerServer).
 
 It reads no clock, socket, random source or thread. A driver (serve/ live, chaos/sim in virtual time) gives it one event
 at a time and carries out the effects in order.

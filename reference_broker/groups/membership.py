@@ -1,7 +1,7 @@
-"""The groups that this node serves: found for a request, created, deleted, loaded and lost with their partition.
+"""The groups that this node serves (Kafka's GroupMetadataManager): found for a request, created, deleted, loaded
+and lost with their partition.
 
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup find their group here, and are handled in ``rebalances`` (both are
-Kafka's GroupMetadataManager).
+JoinGroup, SyncGroup, Heartbeat and LeaveGroup find their group here, and are handled in ``rebalances``.
 """
 
 from collections.abc import Callable, Iterator

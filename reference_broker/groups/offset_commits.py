@@ -1,4 +1,5 @@
-"""Requests about offsets, independent of versions: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
+"""Requests about offsets (Kafka's OffsetMetadataManager), independent of versions: OffsetCommit, TxnOffsetCommit,
+OffsetFetch and OffsetDelete.
 
 A commit is validated first: whether the member may commit, and which of its offsets are accepted. The rules are those
 of Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11). Then the accepted offsets

@@ -1,4 +1,4 @@
-"""Recovery of a log at a start: trusted files, rebuilt indexes, truncation of a torn tail.
+"""Recovery of a log at a start (Kafka's LogLoader): trusted files, rebuilt indexes, truncation of a torn tail.
 
 The README of this room describes the steps of a start.
 """

@@ -1,5 +1,5 @@
-"""The metadata log on disk: an ordinary partition log, its syncs, and its snapshots. It does not interpret the record
-values.
+"""The metadata log on disk (Kafka's KafkaMetadataLog): an ordinary partition log, its syncs, and its snapshots. It
+does not interpret the record values.
 
 Its epochs are those of the batches themselves. The epochs file is never trusted after a crash, because a follower may
 have replaced records that the file still lists.

@@ -1,4 +1,6 @@
-"""One node's part in the quorum of the metadata log: who leads, and what is committed (KIP-595, KIP-996).
+"""One node's part in the quorum of the metadata log (Kafka's KafkaRaftClient): who leads, and what is committed.
+
+Sources: KIP-595, KIP-996.
 
 It is a pure state machine. Each change of epoch or vote is synced to disk before the node acts on it or responds;
 inputs that arrive meanwhile wait at a gate, in order. Each stay in a role is an object (``roles.RoleState``), whose

@@ -1,4 +1,5 @@
-"""Gives this node's replicas their roles: opens, leads, follows, reconfigures and deletes them as the image says.
+"""Gives this node's replicas their roles (Kafka's BrokerMetadataPublisher, ReplicaManager): opens, leads, follows,
+reconfigures and deletes them as the image says.
 
 A replica that this node leads or follows is a ``Partition``, and ``PartitionRoles`` gets its role. The log of any other
 replica is only open. Publications are carried out in order, large ones in slices.

@@ -1,4 +1,4 @@
-"""Leading and following on one node: both halves of replication, and what connects them."""
+"""Leading and following on one node (Kafka's ReplicaManager): both halves of replication, and what connects them."""
 
 from dataclasses import dataclass, field
 

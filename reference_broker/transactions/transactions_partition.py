@@ -1,4 +1,4 @@
-"""One partition of ``__transaction_state`` that this node leads: written, loaded, as bytes.
+"""One led partition of ``__transaction_state`` (Kafka's TransactionStateManager): written, loaded, as bytes.
 
 Keys and values have Kafka's layouts (TransactionLogKey, TransactionLogValue in
 transaction-coordinator/src/main/resources). Each begins with its version (int16). Keys have version 0. Values are

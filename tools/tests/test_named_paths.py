@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 JOURNEYS = ROOT / "docs" / "journeys.md"
 BROKER = ROOT / "reference_broker"
+KAFKA_CLASSES = ROOT / "docs" / "kafka-classes.md"
 READMES = sorted(
     ROOT / path
     for path in subprocess.run(
@@ -90,6 +91,28 @@ def test_paths_in_guides_for_contributors_exist(page: Path) -> None:
     tracked = [path for path in paths if not path.startswith(".venv/")]  # The first call of ./crucible creates that.
     missing = [path for path in tracked if not (ROOT / path).exists() and not (BROKER / path).exists()]
     assert [*missing, *(link for link in links(text) if not (page.parent / link).exists())] == []
+
+
+def counterparts() -> list[tuple[str, str]]:
+    """Return each file and class (or function) that stand for a class of Kafka, in pairs."""
+    rows = re.findall(r"^\| `[^|]+\|([^|]*)\|", KAFKA_CLASSES.read_text(), re.MULTILINE)
+    named = [each.partition(":") for row in rows for each in row.split(";")]
+    return [(path, name) for file, _, names in named for path in quoted(file) for name in quoted(names)]
+
+
+def test_counterparts_of_classes_of_kafka_are_in_their_files() -> None:
+    pairs = counterparts()
+    assert len(pairs) > 100
+    assert [
+        (file, name)
+        for file, name in pairs
+        if not re.search(rf"^(class|def) {name}\b|^{name}: TypeAlias", (BROKER / file).read_text(), re.MULTILINE)
+    ] == []
+
+
+def test_files_on_the_page_of_classes_of_kafka_exist() -> None:
+    paths = [name for name in quoted(KAFKA_CLASSES.read_text()) if name.endswith(".py")]
+    assert [path for path in paths if not (BROKER / path).exists()] == []
 
 
 @pytest.mark.parametrize("step", steps(), ids=lambda step: " ".join(quoted(step)[:2]))

@@ -1,5 +1,6 @@
-"""The life of a broker in the cluster: registration, fencing, unfencing, controlled shutdown, removal, and its
-blocks of producer IDs (BrokerRegistration, UnregisterBroker, AllocateProducerIds; KIP-631, KIP-730, KIP-858).
+"""The life of a broker in the cluster (Kafka's ClusterControlManager): registration, fencing, unfencing, controlled
+shutdown, removal, and its blocks of producer IDs (BrokerRegistration, UnregisterBroker, AllocateProducerIds; KIP-631,
+KIP-730, KIP-858).
 
 A broker that goes leaves every ISR, and leads nothing. Another live member of the ISR leads instead, or an eligible
 leader replica, or no replica. A broker that registers again is treated as gone first. If its last shutdown was unclean,

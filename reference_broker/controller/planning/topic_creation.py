@@ -1,4 +1,4 @@
-"""CreateTopics: validates new topics, and plans their records.
+"""CreateTopics: validates new topics, and plans their records (Kafka's ReplicationControlManager).
 
 Planning a topic costs some 30 us. Its records are made lazily, when the controller takes them.
 """

@@ -1,4 +1,5 @@
-"""DeleteTopics (KIP-516): plans the removal of topics, which a request names by name or by ID."""
+"""DeleteTopics (KIP-516): plans the removal of topics, which a request names by name or by ID (Kafka's
+ReplicationControlManager)."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""Deletes remote segments of one partition that this node leads: expired ones and garbage (KIP-405, P-11).
+"""Deletes remote segments of one partition that this node leads: expired ones and garbage (Kafka's RLMExpirationTask;
+KIP-405, P-11).
 
 ``due`` decides what has expired, by the settings of the topic and the leader's log. Garbage are copies that were
 abandoned, segments whose offsets newer ones own, and objects of no event: a former leader may store one after its copy

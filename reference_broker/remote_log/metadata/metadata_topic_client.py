@@ -1,4 +1,5 @@
-"""Read and write ``__remote_log_metadata`` through the leaders of its partitions, of which this node may be one.
+"""Read and write ``__remote_log_metadata`` through the leaders of its partitions, of which this node may be one
+(Kafka's ConsumerTask, ProducerManager).
 
 ``MetadataReader`` has at most one Fetch in flight to each leader, which is parked there until new events arrive. A
 partition of the topic is read from the position of the least advanced of its watched partitions. A newly watched one is

@@ -1,4 +1,5 @@
-"""The remote segments of one partition, as the events in ``__remote_log_metadata`` describe them.
+"""The remote segments of one partition, as the events in ``__remote_log_metadata`` describe them (Kafka's
+RemoteLogMetadataCache).
 
 Only the newest leader of the partition adds or removes anything (P-11). An event with an older leader epoch than the
 newest that any event had changes nothing. Of two segments that contain an offset of a leader epoch, the one whose copy

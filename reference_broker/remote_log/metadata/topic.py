@@ -1,4 +1,5 @@
-"""The metadata of remote segments in ``__remote_log_metadata``, as one node reads and writes it (KIP-405).
+"""The metadata of remote segments in ``__remote_log_metadata``, as one node reads and writes it (KIP-405; Kafka's
+TopicBasedRemoteLogMetadataManager).
 
 An event takes effect when it is read back from the topic: then it is replicated, and every node sees it in the same
 place among the others.

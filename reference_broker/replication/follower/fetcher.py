@@ -1,4 +1,5 @@
-"""Fetchers of followed partitions: one for each leader, with one connection, one fetch session, one request in flight.
+"""Fetchers of followed partitions (Kafka's AbstractFetcherThread, ReplicaFetcherThread): one for each leader, with one
+connection, one fetch session, one request in flight.
 
 A fetch names only what changed since the previous one: an append here, a new partition, another epoch. So 10,000
 followed partitions at rest cost one empty request and one empty response every ``replica.fetch.wait.max.ms``.

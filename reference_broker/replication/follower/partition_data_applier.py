@@ -1,4 +1,5 @@
-"""Applies one partition's part of a leader's response to a follower's log: appends, truncates or empties it."""
+"""Applies one partition's part of a leader's response to a follower's log: appends, truncates or empties it (Kafka's
+ReplicaFetcherThread.processPartitionData)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""In-sync replicas of led partitions: the lag check, and AlterPartition requests (KIP-497, KIP-903).
+"""In-sync replicas of led partitions: the lag check, and AlterPartition requests (Kafka's AlterPartitionManager;
+KIP-497, KIP-903).
 
 The lag check visits partitions that have a replica behind, twice in ``replica.lag.time.max.ms`` and when brokers
 change. A partition is watched from its first append (or proposal) until all replicas are in sync and at the leader's

@@ -1,4 +1,5 @@
-"""Requests parked at a leader: acks=all, DeleteRecords, and the fetches of followers (Kafka's purgatories).
+"""Requests parked at a leader: acks=all, DeleteRecords, and the fetches of followers (Kafka's DelayedProduce,
+DelayedDeleteRecords, and their purgatories).
 
 Requests that wait for a partition's high watermark (acks=all) or low watermark (DeleteRecords) are in a heap by offset
 for each partition, so the cost of completing is proportional to what completes. One timer serves all requests. It is
