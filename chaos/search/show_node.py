@@ -47,7 +47,7 @@ def _state(node: Node) -> Iterator[str]:
         parked = ", a fetch is parked" if session.fetch is not None else ""
         yield (
             f"session {session.session_id}: {who}, epoch {session.epoch}, {len(session.partitions)} partitions, "
-            f"{len(session.changed)} changed{parked}"
+            f"{len(session.marked)} marked{parked}"
         )
     for offsets in broker.groups.active():
         for group in offsets.groups.values():

@@ -8,7 +8,7 @@ fact    is stored in                                  meaning
 ======= ============================================= ==================================================================
 live    ``CachedPartition.cached_in``, which is       The session caches it.
         ``FetchSession.partitions``
-marked  ``FetchSession.changed``                      It must be looked up before the session's next response.
+marked  ``FetchSession.marked``                      It must be looked up before the session's next response.
 watched its ``Partition``, or ``Arrivals`` if this    It is marked at the next change.
         node has none
 queued  ``CachedPartition.queued`` and the            It had data to send at its last lookup. The queue is in list
@@ -305,7 +305,7 @@ class SessionFetch(DelayedFetch, Protocol):
         other request."""
         ...
 
-    def queue(self, handle: Callable[[], None]) -> None:
+    def defer_request(self, handle: Callable[[], None]) -> None:
         """Handle the next request of the session in an event after this fetch."""
         ...
 
@@ -399,7 +399,7 @@ class FetchSession:
     partitions: dict[SessionPartitionKey, CachedPartition] = field(default_factory=dict)
     closed_partitions: dict[SessionPartitionKey, CachedPartition] | None = None
     """The dictionary that was ``partitions`` when the session was closed or evicted."""
-    changed: dict[CachedPartition, None] = field(default_factory=dict)
+    marked: dict[CachedPartition, None] = field(default_factory=dict)
     """The marked partitions, to be looked up before the next response. All others watch their Partition."""
     available_bytes: int = 0
     """The sum over all partitions that have data."""
@@ -432,7 +432,7 @@ class FetchSession:
         """Remove all partitions, because the session is closed or replaced. Costs the same for any number of them."""
         removed, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
-        self.changed = {}
+        self.marked = {}
         self._with_data.clear()
         return removed
 
@@ -499,7 +499,7 @@ class FetchSession:
             self.partitions[key] = cached
         cached.remember(requested, topic_id)
         cached.named_by_request = self.accepted_requests
-        self.changed[cached] = None
+        self.marked[cached] = None
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
@@ -508,7 +508,7 @@ class FetchSession:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
                 cached.leave()
-                self.changed.pop(cached, None)
+                self.marked.pop(cached, None)
                 self.assess(cached, 0)
 
     def partition_changed(self, cached: CachedPartition) -> None:
@@ -519,7 +519,7 @@ class FetchSession:
 
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that may have something to send, in the response in hand or in the next one."""
-        self.changed[cached] = None
+        self.marked[cached] = None
 
     def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
         """Set up to which offset the fetcher may read, and from which rack. ``rack`` is None for fetchers that read
@@ -534,7 +534,7 @@ class FetchSession:
         def mark_all(partitions: Collection[CachedPartition]) -> None:
             for cached in partitions:
                 cached.read_from_leader()
-                self.changed[cached] = None
+                self.marked[cached] = None
 
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 
@@ -576,9 +576,9 @@ class FetchSession:
         """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
         marks are for the next response.
 
-        ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
+        ``marked`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
         """
-        marked, self.changed = self.changed, {}
+        marked, self.marked = self.marked, {}
         return marked
 
     def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
@@ -597,8 +597,8 @@ class FetchSession:
 
     def put_back(self, marked: dict[CachedPartition, None], read: Collection[CachedPartition]) -> Sliced[None]:
         """Restore the marks and the read partitions of a response that was not sent."""
-        marked.update(self.changed)
-        self.changed = marked
+        marked.update(self.marked)
+        self.marked = marked
 
         def queue_again(partitions: Collection[CachedPartition]) -> None:
             for cached in partitions:
@@ -640,7 +640,7 @@ class FetchSession:
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
         # Decision sent-partition-lasting (F-14): looked up again | watched for changes
-        if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
+        if (sent is not None and is_lasting(sent)) or (self.marked and cached in self.marked):
             self.mark(cached)
         else:
             self.watch(cached, partitions)

@@ -79,7 +79,7 @@ class FirstRevisionSession(FetchSession):
             for cached in self.last_sent:
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
-                for cached in self.changed:
+                for cached in self.marked:
                     self._raise_dirty(cached, request_epoch)
             return
         dirty = self.dirty_sequence_numbers
@@ -87,14 +87,14 @@ class FirstRevisionSession(FetchSession):
         if self.responded_sequence_number < self.sequence_number:
             # The previous request never got its response, so its changes are sent now, or all of a full request.
             is_full = self.responded_before_full is not None
-            for cached in self.changed:
+            for cached in self.marked:
                 if is_full or dirty.get(cached, 0) >= self.sequence_number:
                     dirty[cached] = request_epoch
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
             if cached.available_bytes and dirty.get(cached, 0) <= self.sequence_number:
                 # The previous request was repeated, and got no second response. The fetcher has processed the first.
-                self.changed.pop(cached, None)
+                self.marked.pop(cached, None)
                 self._rest(cached, dirty.get(cached, 0))
         self.sequence_number, self.epoch = request_epoch, request_epoch + 1
         self.accepted_requests += 1
@@ -135,11 +135,11 @@ class FirstRevisionSession(FetchSession):
         """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
         with data behind it is one (``assess``)."""
         self.dirty_sequence_numbers[cached] = self.upcoming_sequence_number()
-        self.changed[cached] = None
+        self.marked[cached] = None
 
     def recheck(self, cached: CachedPartition) -> None:
         """Make the next response look up the partition although nothing of it has changed."""
-        self.changed[cached] = None
+        self.marked[cached] = None
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """A partition with data that no response had room for is dirty for the number after the last response's.
@@ -199,7 +199,7 @@ class FirstRevisionSession(FetchSession):
         before_full, self.responded_before_full = self.responded_before_full, None
         self.responded_sequence_number = self.sequence_number if before_full is None else before_full
         self.last_sent = {}
-        for cached in self.changed:  # They changed while the response was made, and belong to the next one.
+        for cached in self.marked:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)
         yield from FetchSession.response_sent(self, sent, marked, partitions)
         if self.serves_full:

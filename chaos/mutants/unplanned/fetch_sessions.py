@@ -24,7 +24,7 @@ def forgotten_partition_keeps_its_bytes(
         cached = self.partitions.pop(self.key(topic, topic_id, index), None)
         if cached is not None:
             cached.leave()
-            self.changed.pop(cached, None)
+            self.marked.pop(cached, None)
 
 
 @mutant(f"{CACHE}._recount")
@@ -40,10 +40,10 @@ def refusal_outlives_change(original: Function, self: Any, added: int) -> None:
 def error_sent_once(original: Function, self: Any, cached: Any, sent: Any, partitions: Any) -> None:
     """An error, a divergence or a preferred read replica that lasts is in one response only. A fetcher that comes back
     to the same leader, because its metadata was old, gets nothing more of that partition (F-14)."""
-    was_marked = cached in self.changed
+    was_marked = cached in self.marked
     original(self, cached, sent, partitions)
     if sent is not None and is_lasting(sent) and not was_marked:
-        self.changed.pop(cached, None)
+        self.marked.pop(cached, None)
         cached.watch(partitions)
 
 
@@ -90,7 +90,7 @@ def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> Non
 def changes_during_long_response_lost(original: Function, self: Any, broker: Any, call: Any) -> Any:
     """Partitions that are marked while a response is being made lose their mark when it is sent, so that the next
     response lacks the change (F-14, F-20, G-5)."""
-    self.session.changed = {}
+    self.session.marked = {}
     return original(self, broker, call)
 
 

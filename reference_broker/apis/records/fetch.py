@@ -151,7 +151,7 @@ class Fetch:
     watches: bool = field(default=False, init=False)
     """Whether the partitions that were looked up are watched for changes, since other events come before the
     response."""
-    queued_requests: tuple[Callable[[], None], ...] = field(default=(), init=False)
+    deferred_requests: tuple[Callable[[], None], ...] = field(default=(), init=False)
     """The session's next requests, each of which is handled in an event after this fetch."""
 
     def __post_init__(self) -> None:
@@ -181,8 +181,8 @@ class Fetch:
         if session.isolation is not params.isolation or session.rack != params.rack:
             yield from session.read_as(params.isolation, params.rack)
         self._enter(LOOKING_UP)
-        if session.changed:
-            yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
+        if session.marked:
+            yield from in_slices(session.marked, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
         is_pending = self.remote is not None and self.remote.is_pending
         if self.call.closed:
             self._drop()
@@ -470,9 +470,9 @@ class Fetch:
     def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
         """Return the lookup of a partition that is to be read now. A partition that changed since this response was
         started is looked up again, because its log may have been truncated."""
-        lookup, changed = self.lookups.get(cached), self.session.changed
+        lookup, marked = self.lookups.get(cached), self.session.marked
         # Decision read-partition-changed (F-14): looked up again | as looked up
-        if lookup is None or (changed and cached in changed and lookup.remote is None):
+        if lookup is None or (marked and cached in marked and lookup.remote is None):
             return look_up(self.broker, cached, self.params)
         return lookup
 
@@ -587,22 +587,22 @@ class Fetch:
                     break
         except Exception:
             self._fail()
-            self._handle_queued_requests()
+            self._handle_deferred_requests()
             raise
         assert self.stage.is_parked or self.stage.is_over, f"the work of a fetch left it {self.stage.name}"
-        if self.queued_requests:
-            self._handle_queued_requests()
+        if self.deferred_requests:
+            self._handle_deferred_requests()
 
     @property
     def is_active(self) -> bool:
         return self.stage.is_active
 
-    def queue(self, handle: Callable[[], None]) -> None:
-        self.queued_requests = (*self.queued_requests, handle)
+    def defer_request(self, handle: Callable[[], None]) -> None:
+        self.deferred_requests = (*self.deferred_requests, handle)
 
-    def _handle_queued_requests(self) -> None:
-        queued, self.queued_requests = self.queued_requests, ()
-        for handle in queued:
+    def _handle_deferred_requests(self) -> None:
+        deferred, self.deferred_requests = self.deferred_requests, ()
+        for handle in deferred:
             later(self.broker.ports, 0, handle)
 
 

@@ -57,7 +57,7 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
     ================================ ==================================================================================
     metadata log                     the quorum
     more than MAX_NAMED_PARTITIONS   INVALID_REQUEST
-    session with an unfinished fetch the request is queued behind that
+    session with an unfinished fetch the request is deferred until it ends
     v1000, v1002                     the first revision of sessions
     session epoch 0                  a full fetch, which closes the session that it names and opens a new one
     session epoch -1                 a full fetch, which closes the session that it names and opens none
@@ -73,9 +73,9 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
     if _count_named(body) > MAX_NAMED_PARTITIONS:
         return _refuse_too_many(broker, call, body)
     session = broker.fetch_sessions.sessions.get(body.session_id)
-    # Decision session-at-work (F-20): queued behind it | handled now
+    # Decision session-at-work (F-20): deferred until it ends | handled now
     if session is not None and session.fetch is not None and session.has_unfinished_fetch:
-        _queue_behind(session.fetch, broker, call, body)
+        _defer_until_finished(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
         return fetch_first(broker, call, body, lambda: handle(broker, call, body))
@@ -132,7 +132,7 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
     return None
 
 
-def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
+def _defer_until_finished(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
     """Handle a request after the unfinished fetch of its session, as if it arrived then. If the connection closes
     first, nothing of the request is carried out but the end of the session."""
 
@@ -141,7 +141,7 @@ def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request:
         nonlocal request
         request = replace(request, topics=[], forgotten=[])
 
-    def handle_queued() -> None:
+    def handle_deferred() -> None:
         if not call.closed:
             response = handle(broker, call, request)
             if response is not None:
@@ -150,7 +150,7 @@ def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request:
             _close_named_session(broker, request)
 
     call.on_closed(drop_partitions)
-    unfinished.queue(callback(call, handle_queued))
+    unfinished.defer_request(callback(call, handle_deferred))
 
 
 # Unlike Kafka

@@ -301,7 +301,7 @@ class Fetching(RuleBasedStateMachine):
             for cached in session.partitions.values():
                 bound = cached.partition
                 watched = cached in bound.watchers if bound is not None else cached in arrivals.keys
-                assert cached in session.changed or watched
+                assert cached in session.marked or watched
                 assert cached.queued or not cached.available_bytes
 
     @invariant()

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from reference_broker.sessions.fetch_session import CHANGES, CachedPartition, FetchSession
 
-FACTS_OF_FIELDS = {"partitions": "live", "cached_in": "live", "changed": "marked", "queued": "queued"}
+FACTS_OF_FIELDS = {"partitions": "live", "cached_in": "live", "marked": "marked", "queued": "queued"}
 FACTS_OF_CALLS = {
     "self.partition.watch": ("watched", True),
     "self.session.arrivals.expect": ("watched", True),
     "self.partition.unwatch": ("watched", False),
     "self.session.arrivals.forget": ("watched", False),
     "self.partitions.pop": ("live", False),
-    "self.changed.pop": ("marked", False),
+    "self.marked.pop": ("marked", False),
 }
 
 
