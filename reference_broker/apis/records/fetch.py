@@ -196,7 +196,7 @@ class Fetch:
         """Unpark the fetch, and complete it."""
         self._unpark()
         self._enter(LOOKING_UP)
-        yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
+        yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_without_read)
         yield from self._complete()
 
     def _complete(self) -> Sliced[None]:
@@ -285,20 +285,23 @@ class Fetch:
         leaders, request = self.broker.replication.leaders, self.request
         for cached in replicated:
             partition = cached.partition
+            lookup = self.lookups[cached]
             # Decision requested-offset (F-22): ignored as progress | counts
-            if partition is None or self.lookups[cached].problem is not None or not cached.is_of_partition:
+            if partition is None or lookup.result_without_read is not None or not cached.is_of_partition:
                 continue
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             # Decision follower-progress (F-22, E-4): refused | counted
             if error:
-                self._note(cached, failed_lookup(cached.index, error))
-            else:
-                self.lookups[cached].offsets = offsets_of(partition.log)
+                self._store_lookup(cached, failed_lookup(cached.index, error))
+            elif (offsets := offsets_of(partition.log)) != lookup.offsets:  # The high watermark moved.
+                self.lookups[cached] = Lookup(
+                    None, offsets, lookup.available_bytes, lookup.end_offset, lookup.unlimited_bytes, lookup.remote
+                )
         leaders.notify_watchers()
 
     def _look_up(self, cached: CachedPartition) -> None:
         lookup = look_up(self.broker, cached, self.params)
-        self._note(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
+        self._store_lookup(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
 
     def _look_up_remote(self, cached: CachedPartition, lookup: Lookup) -> Lookup:
         """Return the lookup with the records from the remote tier if these have arrived. Otherwise begin to read."""
@@ -318,13 +321,13 @@ class Fetch:
         self.is_urgent = True
         self.partition_marked(cached)
 
-    def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
+    def _store_lookup(self, cached: CachedPartition, lookup: Lookup) -> None:
         """Store the latest lookup of a partition. The session notes how many bytes are readable."""
         self.session.assess(cached, lookup.available_bytes)
         self.lookups[cached] = lookup
-        problem = lookup.problem
-        if problem is not None and not self.is_urgent:
-            is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
+        result = lookup.result_without_read
+        if result is not None and not self.is_urgent:
+            is_new = result.error_code != cached.sent_error or direction(result) != cached.sent_direction
             self.is_urgent = is_new or cached.is_requested
 
     def _is_completable(self) -> bool:
@@ -379,7 +382,7 @@ class Fetch:
         if the partition has recovered by now: it names a partition again only after an error, or when its offset
         moves."""
         lookup = self.lookups.get(cached)
-        is_refused = lookup is not None and lookup.problem is not None
+        is_refused = lookup is not None and lookup.result_without_read is not None
         return is_refused and cached.is_requested and self.params.is_follower
 
     def _complete_due(self) -> None:
@@ -396,12 +399,12 @@ class Fetch:
             self.broker.replication.leaders.waits.end(self.params.replica_id, self)
         self.session.detach()
 
-    def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
+    def _refresh_without_read(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. They are not marked when a leader
         elsewhere changes, or a broker."""
         for cached, lookup in lookups:
-            problem = lookup.problem
-            if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
+            result = lookup.result_without_read
+            if result is not None and (result.error_code or result.preferred_read_replica >= 0):
                 self._look_up(cached)
 
     # 4. the response

@@ -86,13 +86,12 @@ def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> st
     return request.rack_id if config.replica_selector_class else ""
 
 
-@dataclass(slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """The result of the checks of one partition."""
 
-    problem: PartitionData | None
-    """The partition's part of a response if it fails, if its log diverges from the fetcher's, or if it is to be read
-    elsewhere."""
+    result_without_read: PartitionData | None
+    """The partition's part of a response, if no records are to be read: it fails, its log diverges from the fetcher's,
+    or a preferred read replica has it. Else None."""
     offsets: Offsets = (-1, -1, -1)
     available_bytes: int = 0
     """0 if there is nothing to read, else between 1 and the limit of the partition."""
@@ -303,8 +302,8 @@ def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
 
 def without_records(cached: CachedPartition, lookup: Lookup, isolation: FetchIsolation) -> PartitionData:
     """Return the partition's part of a response, without records."""
-    if lookup.problem is not None:
-        return lookup.problem
+    if lookup.result_without_read is not None:
+        return lookup.result_without_read
     aborted: list[AbortedTransaction] | None = [] if isolation is FetchIsolation.TXN_COMMITTED else None
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, b"")
 

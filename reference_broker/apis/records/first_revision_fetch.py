@@ -155,9 +155,9 @@ class FirstRevisionFetch(Fetch):
 
     # ``FirstRevisionSession.sent`` compares what was readable with what was sent.
 
-    def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
+    def _store_lookup(self, cached: CachedPartition, lookup: Lookup) -> None:
         self.session.readable_bytes[cached] = lookup.unlimited_bytes
-        Fetch._note(self, cached, lookup)
+        Fetch._store_lookup(self, cached, lookup)
 
     def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
         lookup = Fetch._lookup_to_read(self, cached)

@@ -23,7 +23,7 @@ def fetch_without_minimum_is_parked(original: Function, config: Any, api_version
     return params._replace(min_bytes=max(params.min_bytes, 1))
 
 
-@mutant(f"{FETCH}._refresh_problems")
+@mutant(f"{FETCH}._refresh_without_read")
 def parked_errors_not_looked_up_again(original: Function, self: Any, lookups: Collection[Any]) -> None:
     """A parked fetch that times out returns the errors from before the wait, although the leader that they name was
     replaced, or the topic exists by now (F-14)."""
@@ -37,11 +37,11 @@ def own_progress_missing_from_response(original: Function, self: Any, marked: Co
     for cached in marked:
         partition = cached.partition
         is_replicated = partition is not None and partition.followers is not None
-        if not is_replicated or self.lookups[cached].problem is not None or not cached.is_of_partition:
+        if not is_replicated or self.lookups[cached].result_without_read is not None or not cached.is_of_partition:
             continue
         error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
         if error:
-            self._note(cached, failed_lookup(cached.index, error))
+            self._store_lookup(cached, failed_lookup(cached.index, error))
     leaders.notify_watchers()
 
 
