@@ -165,7 +165,7 @@ class SegmentsKept(SegmentCheck):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         """KIP-107: offset -1 is the high watermark, which is not beyond the log's end. A request may be carried out in
         slices, so the log start moves in this event or in a later one."""
-        if type(event) is not Request:
+        if type(event) is not Request or event.api_key != MOVES_LOG_START:
             return
         topics: Any = getattr(event.body, "topics", ())  # None has none: the body of a version that is not supported.
         for topic in topics:

@@ -20,6 +20,7 @@ from reference_broker.core.events import Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import FetchRequest, FetchTopic
 from reference_broker.wire.tags import Tag
 
 INDEX, TIME_INDEX = "00000000000000000000.index", "00000000000000000000.timeindex"
@@ -333,6 +334,14 @@ def test_segments_below_offset_that_a_client_requested_may_be_deleted_also_later
     world.looked()
     assert not world.retain(2)
     assert "has deleted its segment from 2 to 3" in world.retain(1)
+
+
+def test_request_of_another_api_moves_no_log_start() -> None:
+    """A fetch may let the leader respond to an earlier DeleteRecords, so the check gets that event, too."""
+    world = Shrinking()
+    fetch = FetchRequest(topics=[FetchTopic("events", b"", [])])
+    world.kept.acted(7, world.node(), Request(1, 1, ApiKey.FETCH, 12, "c", fetch, Tag(ApiKey.FETCH, 12, "c")), ())
+    assert "has deleted its segment from 0 to 1" in world.retain(1)
 
 
 def test_request_for_high_watermark_does_not_cover_what_is_appended_later() -> None:
