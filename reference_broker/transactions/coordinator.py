@@ -28,6 +28,7 @@ from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWrite
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIdManager
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (
+    AddAction,
     EndAction,
     InitAction,
     ProducerIdAndEpoch,
@@ -99,7 +100,7 @@ class EndRequest:
     client_version: int = 0
 
 
-NO_OWNER: ProducerIdAndEpoch = (-1, -1)
+NO_OWNER = ProducerIdAndEpoch(-1, -1)
 
 OwnerCallback: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
 """Called once with an error, and with NONE also the producer ID and epoch that the client has from now on (NO_OWNER if
@@ -245,7 +246,7 @@ class TransactionCoordinator:
     def _write_owner(
         self, shard: TransactionsPartition, entry: TransactionEntry, step: Transaction, respond: OwnerCallback
     ) -> None:
-        owner = step.producer_id, step.producer_epoch
+        owner = _owner(step)
         shard.write(entry, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
 
     def _note(self, step: Transaction) -> None:
@@ -269,13 +270,16 @@ class TransactionCoordinator:
         if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
-        error = check_adding(entry.current, request.owner, request.partitions, is_changing=entry.is_changing)
-        # Decision transaction-partitions-added (X-9): known or refused | added
-        if error is not None:
-            respond(error)
-            return
-        now_ms = self._ports.now().wall_ms
-        shard.write(entry, with_partitions(entry.current, request.partitions, request.client_version, now_ms), respond)
+        current, partitions = entry.current, request.partitions
+        action_or_error = check_adding(current, request.owner, partitions, is_changing=entry.is_changing)
+        if isinstance(action_or_error, Error):
+            respond(action_or_error)
+        # Decision transaction-partitions-added (X-9): known | added
+        elif action_or_error is AddAction.NOTHING:
+            respond(ErrorCode.none)
+        else:
+            now_ms = self._ports.now().wall_ms
+            shard.write(entry, with_partitions(current, partitions, request.client_version, now_ms), respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
@@ -348,5 +352,5 @@ class TransactionCoordinator:
         """The log has failed all pending requests with NOT_COORDINATOR."""
 
 
-def _owner(transaction: Transaction) -> tuple[int, int]:
-    return transaction.producer_id, transaction.producer_epoch
+def _owner(transaction: Transaction) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)

@@ -243,7 +243,11 @@ def dead(current: Transaction, now_ms: int) -> Transaction:
     return _step(current, TransactionState.DEAD, now_ms, partitions=_NONE)
 
 
-ProducerIdAndEpoch: TypeAlias = tuple[int, int]
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer, as its requests name it."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class InitAction(Enum):
@@ -253,6 +257,13 @@ class InitAction(Enum):
     SAME_EPOCH = "with the epoch that it has, since the response was lost"
     NEW_PRODUCER_ID = "with a new producer ID"
     AFTER_ABORT = "after the open transaction is aborted"
+
+
+class AddAction(Enum):
+    """The action for AddPartitionsToTxn and AddOffsetsToTxn."""
+
+    ADD = "the partitions are added to the transaction"
+    NOTHING = "the transaction has them"
 
 
 class EndAction(Enum):
@@ -278,29 +289,32 @@ def check_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
         return InitAction.AFTER_ABORT
-    if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
+    if (
+        expected is None
+        or current.producer_epoch == NO_PRODUCER_EPOCH
+        or expected.producer_epoch == current.producer_epoch
+    ):
         # Decision producer-epoch-exhausted (X-1): new producer ID | next epoch
         return InitAction.NEW_PRODUCER_ID if current.is_exhausted else InitAction.NEXT_EPOCH
+    is_retry = expected.producer_epoch == current.last_producer_epoch
     # Decision producer-init-response-lost (X-1): same epoch again | fenced
-    return InitAction.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
+    return InitAction.SAME_EPOCH if is_retry else ErrorCode.producer_fenced
 
 
 def _may_continue(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
     """Return whether the producer may continue. The transactional ID may be new, because it expired meanwhile. Or the
     response with a new producer ID was lost."""
-    producer_id, epoch = expected
     return (
         current.producer_epoch == NO_PRODUCER_EPOCH
-        or producer_id == current.producer_id
-        or (producer_id == current.previous_producer_id and epoch >= LAST_USED_EPOCH)
+        or expected.producer_id == current.producer_id
+        or (expected.producer_id == current.previous_producer_id and expected.producer_epoch >= LAST_USED_EPOCH)
     )
 
 
 def check_adding(
     current: Transaction, owner: ProducerIdAndEpoch, partitions: Collection[TopicPartition], *, is_changing: bool
-) -> Error | None:
-    """Check AddPartitionsToTxn: None if the partitions are to be added, NONE if they belong to the transaction already.
-    Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+) -> AddAction | Error:
+    """Check AddPartitionsToTxn. Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
     # Decision transaction-adding-concurrent (X-9): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
@@ -310,16 +324,16 @@ def check_adding(
     is_known = current.state is TransactionState.ONGOING and all(
         partition in current.partitions for partition in partitions
     )
-    return ErrorCode.none if is_known else None
+    return AddAction.NOTHING if is_known else AddAction.ADD
 
 
 def check_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
     """Return the error if this producer may not write in a transaction now. Steps that are being written do not
     count."""
-    if current.producer_id != owner[0]:
+    if current.producer_id != owner.producer_id:
         return ErrorCode.invalid_producer_id_mapping
     # Decision transaction-owner-epoch (X-1): fenced | current
-    if current.producer_epoch != owner[1]:
+    if current.producer_epoch != owner.producer_epoch:
         return ErrorCode.producer_fenced
     return ErrorCode.concurrent_transactions if current.state in DECIDED else ErrorCode.none
 
@@ -361,9 +375,9 @@ transaction has begun, so it may abort in any state at rest."""
 def _check_end_before_version_2(
     current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
 ) -> EndAction | Error:
-    if current.producer_id != owner[0]:
+    if current.producer_id != owner.producer_id:
         return ErrorCode.invalid_producer_id_mapping
-    if current.producer_epoch != owner[1]:
+    if current.producer_epoch != owner.producer_epoch:
         return ErrorCode.producer_fenced
     # Also for the other outcome while markers are written. In Kafka PrepareCommit and PrepareAbort return
     # INVALID_TXN_STATE for that, but there the completion is a pending step as soon as the decision is replicated, and

@@ -43,7 +43,7 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
         if isinstance(producer_id, Error):
             call.respond(_response(producer_id, NO_OWNER))
         else:
-            call.respond(_response(ErrorCode.none, (producer_id, 0)))
+            call.respond(_response(ErrorCode.none, ProducerIdAndEpoch(producer_id, 0)))
 
     if body.transactional_id is None:
         broker.transactions.producer_ids.generate(callback(call, respond_to_idempotent))
@@ -52,7 +52,9 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
     def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM), owner))
 
-    expected = None if body.producer_id == NONE else (int(body.producer_id), int(body.producer_epoch))
+    expected = None
+    if body.producer_id != NONE:
+        expected = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
     timeout_ms = body.transaction_timeout // MILLISECOND
     broker.transactions.init_producer_id(
         InitRequest(body.transactional_id, timeout_ms, expected), callback(call, respond)
@@ -67,6 +69,6 @@ def _response(error: Error, owner: ProducerIdAndEpoch) -> InitProducerIdResponse
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),
-        producer_id=ProducerId(owner[0]),
-        producer_epoch=i16(owner[1]),
+        producer_id=ProducerId(owner.producer_id),
+        producer_epoch=i16(owner.producer_epoch),
     )

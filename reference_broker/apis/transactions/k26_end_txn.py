@@ -37,14 +37,14 @@ def handle(broker: Broker, call: Call, body: EndTxnRequest) -> None:
             EndTxnResponse(
                 throttle_time=NO_THROTTLE,
                 error_code=ErrorCode(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)),
-                producer_id=ProducerId(owner[0]),
-                producer_epoch=i16(owner[1]),
+                producer_id=ProducerId(owner.producer_id),
+                producer_epoch=i16(owner.producer_epoch),
             )
         )
 
     request = EndRequest(
         body.transactional_id,
-        (int(body.producer_id), int(body.producer_epoch)),
+        ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch)),
         body.committed,
         2 if call.api_version >= RAISES_EPOCH_FROM else 0,
     )

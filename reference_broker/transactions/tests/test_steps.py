@@ -9,6 +9,7 @@ from reference_broker.transactions.transaction import (
     LAST_USED_EPOCH,
     STATE_IDS,
     InitAction,
+    ProducerIdAndEpoch,
     Transaction,
     TransactionState,
     check_init,
@@ -59,9 +60,9 @@ def test_with_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) ->
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithFencedEpoch")
 def test_previous_epoch_returns_current_and_older_one_is_fenced() -> None:
     current = of(EMPTY, 735, 734)
-    assert check_init(current, (23, 734), is_changing=False) is InitAction.SAME_EPOCH
+    assert check_init(current, ProducerIdAndEpoch(23, 734), is_changing=False) is InitAction.SAME_EPOCH
     assert epochs(with_same_epoch(current, TIMEOUT_MS, NOW_MS)) == (23, 735, 734)
-    assert check_init(current, (23, 733), is_changing=False) is ErrorCode.producer_fenced
+    assert check_init(current, ProducerIdAndEpoch(23, 733), is_changing=False) is ErrorCode.producer_fenced
 
 
 @pytest.mark.clause("TransactionMetadataTest.testBumpEpochNotAllowedIfEpochsExhausted")
@@ -69,7 +70,7 @@ def test_previous_epoch_returns_current_and_older_one_is_fenced() -> None:
 @pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeResetDuringProducerIdRotation")
 def test_exhausted_epochs_rotate_producer_id() -> None:
     current = of(EMPTY, LAST_USED_EPOCH)
-    for expected in (None, (23, LAST_USED_EPOCH)):
+    for expected in (None, ProducerIdAndEpoch(23, LAST_USED_EPOCH)):
         assert check_init(current, expected, is_changing=False) is InitAction.NEW_PRODUCER_ID
     step = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=True)
     assert (epochs(step), step.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)

@@ -46,7 +46,7 @@ from reference_broker.transactions.transactions_partition import (
 from reference_broker.wire.errors import Error, ErrorCode
 
 PARTITIONS = 4
-START = (5, 7)
+START = ProducerIdAndEpoch(5, 7)
 """The producer ID and epoch of a producer in the worlds of ``in_state``."""
 STATE_TOPIC_ID = b"s" * 16
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
@@ -217,11 +217,11 @@ class TransactionWorld(LeaderWorld):
         return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
 
     def take(
-        self, transactional_id: str, expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 60_000
+        self, transactional_id: str, expected: tuple[int, int] | None = None, timeout_ms: int = 60_000
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         """Init the producer ID. The returned list gets the response once it is sent."""
         responses: list[tuple[Error, ProducerIdAndEpoch]] = []
-        request = InitRequest(transactional_id, timeout_ms, expected)
+        request = InitRequest(transactional_id, timeout_ms, expected and ProducerIdAndEpoch(*expected))
         self.transactions.init_producer_id(request, lambda error, owner: responses.append((error, owner)))
         self.pass_ms(0)
         return responses
@@ -232,26 +232,27 @@ class TransactionWorld(LeaderWorld):
         return owner
 
     def add(
-        self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int, version: int = 2, topic: str = "events"
+        self, transactional_id: str, owner: tuple[int, int], *indexes: int, version: int = 2, topic: str = "events"
     ) -> list[Error]:
         responses: list[Error] = []
         partitions = tuple((topic, index) for index in indexes or (0,))
-        self.transactions.add_partitions(AddRequest(transactional_id, owner, partitions, version), responses.append)
+        request = AddRequest(transactional_id, ProducerIdAndEpoch(*owner), partitions, version)
+        self.transactions.add_partitions(request, responses.append)
         self.pass_ms(0)
         return responses
 
     def end(
-        self, transactional_id: str, owner: ProducerIdAndEpoch, *, commits: bool = True, version: int = 2
+        self, transactional_id: str, owner: tuple[int, int], *, commits: bool = True, version: int = 2
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         responses: list[tuple[Error, ProducerIdAndEpoch]] = []
-        request = EndRequest(transactional_id, owner, commits, version)
+        request = EndRequest(transactional_id, ProducerIdAndEpoch(*owner), commits, version)
         self.transactions.end_transaction(request, lambda error, next_owner: responses.append((error, next_owner)))
         self.pass_ms(0)
         return responses
 
-    def verified(self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int) -> Any:
+    def verified(self, transactional_id: str, owner: tuple[int, int], *indexes: int) -> Any:
         partitions = tuple(("events", index) for index in indexes or (0,))
-        return self.transactions.verify_partitions(AddRequest(transactional_id, owner, partitions))
+        return self.transactions.verify_partitions(AddRequest(transactional_id, ProducerIdAndEpoch(*owner), partitions))
 
     # state
 
@@ -279,7 +280,7 @@ class TransactionWorld(LeaderWorld):
 
 
 def in_state(
-    state: TransactionState, owner: ProducerIdAndEpoch = START, timeout_ms: int = 60_000, **more: Any
+    state: TransactionState, owner: tuple[int, int] = START, timeout_ms: int = 60_000, **more: Any
 ) -> tuple[TransactionWorld, str]:
     """Return a coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
     world = TransactionWorld(**more)
