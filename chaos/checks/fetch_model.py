@@ -184,7 +184,7 @@ class FetchModel:
                 pending = self._pending.pop(node_id, effect)
                 if pending is not None and effect.body.error_code == 0:
                     yield self._completed(node, pending, effect.body, effect)
-                elif pending is not None and effect.body.error_code == INVALID_REQUEST:
+                elif pending is not None and (effect.body.error_code == INVALID_REQUEST or not pending.is_first):
                     self._refused(node_id, pending)
         if type(event) is Request:
             waiting = self._pending.get(node_id, event)
@@ -237,9 +237,13 @@ class FetchModel:
 
     def _refused(self, node_id: int, request: PendingFetch) -> None:
         """Undo a request that was refused. G-4: an incremental request of the first revision changes nothing if it
-        names a partition outside the session. A long request may be refused several events after its arrival."""
+        names a partition outside the session. One of the final revision changes nothing if it has a wrong epoch, or
+        names topics in another way than the session (KIP-227, KIP-516).
+
+        A request may be refused several events after its arrival, if it is long or waits for the one before it. One
+        that was accepted and gets an error since a newer one has come is not undone: the newer one has its changes."""
         session = self.sessions.get((node_id, request.session_id))
-        if session is not None and request.is_first and session.partitions is request.partitions:
+        if session is not None and session.partitions is request.partitions:
             session.partitions = request.held_before
 
     def _completed(self, node: "Node", request: PendingFetch, body: FetchResponse, reply: Reply) -> CompletedFetch:

@@ -134,6 +134,12 @@ class Session:
         for each in self.model.acted(self.node, request, [] if without_response else [reply]):
             self.check.fetched(0, each)
 
+    def refuse(self, error: ErrorCode) -> None:
+        """Respond to the last request with an error, in an event after that of its arrival."""
+        tag = Tag(1, self.version, "f", SESSION, self.number - 1, role=self.role)
+        reply = Reply(1, self.correlation, 1, self.version, FetchResponse(error), tag)
+        assert not list(self.model.acted(self.node, Closed(9), [reply]))
+
     @property
     def stories(self) -> list[str]:
         return [each.story.partition(": ")[2] for each in self.check.violations]
@@ -168,6 +174,28 @@ def test_state_of_session_is_dropped_on_eviction(kind: type[FetchCheck]) -> None
     assert not list(talk.model.acted(talk.node, Closed(9), [note]))
     assert not talk.model.sessions
     assert not [each for each in vars(talk.check).values() if isinstance(each, dict) and each]
+
+
+@pytest.mark.clause("F-10")
+@pytest.mark.parametrize("error", [ErrorCode.fetch_session_topic_id_error, ErrorCode.invalid_fetch_session_epoch])
+def test_request_that_is_refused_late_changes_nothing(error: ErrorCode) -> None:
+    """It may wait for the request before it, and be refused in a later event."""
+    talk = session(count=3)
+    talk.fetch({0: 4, 2: 4}, number=7, forget=(1,), without_response=True)
+    talk.refuse(error)
+    talk.fetch({}, number=1)
+    assert talk.stories == []
+    grow(talk.logs[1], 6)
+    talk.fetch({}, talk.line(1), number=2)
+    assert talk.stories == [], "partition 1 is in the session still"
+
+
+def test_overtaken_request_has_changed_its_session() -> None:
+    talk = session(count=3)
+    talk.fetch({0: 4}, number=1, forget=(1,), without_response=True)
+    grow(talk.logs[1], 6)
+    talk.fetch({}, talk.line(1), number=2)
+    assert "t-1 is not in the session, and was sent" in talk.stories
 
 
 @pytest.mark.clause("F-7", "F-9")
