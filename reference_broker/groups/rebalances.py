@@ -1,4 +1,4 @@
-"""Rebalances of classic groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups.
+"""Rebalances of classic groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
 A consumer C2 joins a Stable group, whose only member is C1. The functions are at the right::
 

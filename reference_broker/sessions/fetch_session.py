@@ -23,7 +23,8 @@ from what was last sent, and an error, a divergence or a preferred read replica 
 request is refused. A partition that returned records moves to the end of the list.
 
 ``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response. The
-sessions of the KIP's first text are in ``first_revision``, and nothing here depends on that.
+sessions of the KIP's first text are in ``first_revision``, which overrides some
+methods of it; nothing is imported from there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

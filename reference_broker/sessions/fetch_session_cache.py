@@ -6,8 +6,8 @@ default: about a tenth of a millisecond a walk). A free slot costs no walk. A re
 until something changes that could make a session evictable, a candidate that is not larger costs no further walk.
 
 The rules of eviction use the sessions' current values and the minimum time of the old session. This is
-deliberately unlike Kafka, which sorts sessions by their values when last used, and which lets equal or larger
-consumers' sessions live only if they are younger than the limit.
+deliberately unlike Kafka, which sorts sessions by the values that they had when last used
+(FetchSessionCacheShard.tryEvict).
 
 MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and ``max_partitions`` those of all sessions. A
 cached partition takes 310 to 480 bytes (tracemalloc, in a session of 10,000). A request adds at most 50,000.

@@ -1,4 +1,4 @@
-"""JoinGroup: a member comes, or comes again for the next generation.
+"""JoinGroup: a member joins, or rejoins for the next generation.
 
 * The response follows when the generation begins. That is once all members have joined, or when the longest rebalance
   timeout of a member is over.

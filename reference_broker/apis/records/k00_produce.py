@@ -3,7 +3,8 @@
 * The header and the CRC of a batch are checked. Its bytes are appended as they came, unless ``compression.type`` of
   its topic names another codec. Then they are recompressed.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
-  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be recompressed.
+  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE, also where it must be recompressed for
+  ``compression.type``.
 * Of a partition that is named more than once the last batch counts, and there is one result. A topic without
   partitions is not in the response.
 * acks=0 has no response. An error closes the connection, as in Kafka.

@@ -168,7 +168,7 @@ SHORT_WAIT_MS = 20
 
 
 class DelayedFetch(Protocol):
-    """A fetch of a follower that waits for records (Kafka's DelayedFetch)."""
+    """A fetch that waits for records, of a follower or a consumer (Kafka's DelayedFetch)."""
 
     def respond(self) -> None:
         """Respond now, with the data that there is."""
