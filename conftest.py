@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.verdict import Verdict
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
-TURNS = {"thorough": 6, "simulated": 8}
+TURNS = {"thorough": 6, "simulated": 8, "spark": 2}
 """Parts of which a commit plays one test in this number, and a night all. All would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
@@ -80,17 +80,17 @@ def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
 
 def turns_of(nodeid: str, marks: Sequence[tuple[Any, ...]], part: str, by_parts: bool) -> Sequence[tuple[Any, ...]]:
     """Return the arguments of ``rotation_of`` for a test: those of its marks, or else what its part has by itself.
-    Simulated tests take turns with those of their file, and thorough ones with those of their folder."""
+    Thorough tests take turns with those of their folder, the others with those of their file."""
     if marks or not by_parts or part not in TURNS:
         return marks
     file = nodeid.partition("::")[0]
-    return [(TURNS[part], file if part == "simulated" else file.rpartition("/")[0])]
+    return [(TURNS[part], file.rpartition("/")[0] if part == "thorough" else file)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the rotated cases that are not due, which the night plays. If parts are chosen, as ``crucible test`` does,
-    thorough and simulated tests take turns, too (nights play all of them), and tests with Spark come last: its process
-    stays and would slow down live tests."""
+    the tests of some parts take turns, too (nights play all of them), and tests with Spark come last: its process stays
+    and would slow down live tests."""
     by_parts = bool(config.getoption("--part")) and PROFILE != "nightly"
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
     by_commits = [item for item in items if item.get_closest_marker("nightly") is None]

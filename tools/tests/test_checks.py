@@ -148,6 +148,7 @@ def test_thorough_tests_take_turns_in_their_folder_and_simulated_ones_in_their_f
     nodeid, folder, file = "chaos/tests/test_a.py::test_x[1]", "chaos/tests", "chaos/tests/test_a.py"
     assert conftest.turns_of(nodeid, [], "thorough", by_parts=True) == [(conftest.TURNS["thorough"], folder)]
     assert conftest.turns_of(nodeid, [], "simulated", by_parts=True) == [(conftest.TURNS["simulated"], file)]
+    assert conftest.turns_of(nodeid, [], "spark", by_parts=True) == [(conftest.TURNS["spark"], file)]
     assert conftest.turns_of(nodeid, [(8,)], "simulated", by_parts=True) == [(8,)]
     assert conftest.turns_of(nodeid, [], "thorough", by_parts=False) == []
     assert conftest.turns_of(nodeid, [], "quick", by_parts=True) == []

@@ -42,6 +42,9 @@ def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
             (("HYPOTHESIS_PROFILE", "nightly"),),
             (0, NO_TESTS),
         ),
+        "tests with Spark": CheckCommand(
+            (*tests, "--part", "spark"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
+        ),
         "nightly tests": CheckCommand((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "power losses": CheckCommand((crucible, "power-losses", "--with-mutants")),
         "power losses in resumes": CheckCommand((crucible, "power-losses", "log", "quorum", "tier", "--deep")),

@@ -320,6 +320,7 @@ def test_list_of_checks_is_complete() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
     assert set(found) == {
         "quick tests",
+        "tests with Spark",
         "nightly tests",
         "power losses",
         "power losses in resumes",
