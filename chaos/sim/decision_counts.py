@@ -183,12 +183,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
-    """Return the module with a call around the condition of each point. Raise PointError for a comment above a
+    """Return the module with a call around the condition of each point. Raise PointError for a comment at a
     statement that decides nothing."""
     lines, tree = source.splitlines(), ast.parse(source)
     targets: dict[int, tuple[int, Point]] = {}
     for number, point in points:
-        at = point.line + 1
+        at = point.line
         while at <= len(lines) and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith("#")):
             at += 1
         targets[at] = number, point
@@ -198,7 +198,7 @@ def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
             number, _ = targets.pop(line)
             wrap(2 * number)
     for _, point in targets.values():
-        raise PointError(f"{point.where}: no condition follows; put {point.name} above the statement that decides")
+        raise PointError(f"{point.where}: nothing is decided here; move {point.name} to the statement that decides")
     return tree
 
 

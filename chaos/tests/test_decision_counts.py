@@ -12,10 +12,11 @@ from chaos.sim.decision_counts import DECIDES, REACHES, Recorder, counted, watch
 from chaos.sim.one_seed import play_seed
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.decision_points import PointError, declared_points, outcome_names, points_of
+from scenarios.decision_points import Declared, PointError, declared_points, outcome_names, points_of
 
+_DECLARED: Declared = {"p": (("F-6",), ("a", "b"))}
 _BODIES = {
-    "if": "if x:\n        return 'yes'\n    return 'no'",
+    "if": "if x:  # Decision p\n        return 'yes'\n    return 'no'",
     "return": "return not x",
     "assigned": "y = x > 0\n    return y",
     "conditional": "return (\n        1 if x else 2)",
@@ -23,16 +24,16 @@ _BODIES = {
     "try": "try:\n        y = 1 / (1 - x)\n    except ZeroDivisionError:\n        y = 0\n    return y",
     "comprehension": "return [each\n        for each in (x,) if each]",
 }
-_ELIF = "if x < 0:\n        return 0\n    # Decision p (F-6): a | b\n    elif x:\n        return 1\n    return 2"
+_ELIF = "if x < 0:\n        return 0\n    # Decision p\n    elif x:\n        return 1\n    return 2"
 
 
 def _counts(body: str, *values: int) -> tuple[int, ...]:
-    mark = "" if "# Decision" in body else "    # Decision p (F-6): a | b\n"
+    mark = "" if "# Decision" in body else "    # Decision p\n"
     source = f"def f(x):\n{mark}    {body}\n"
     recorder = Recorder(2)
     recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides, REACHES: recorder.reaches}
-    tree = counted(source, list(enumerate(points_of(source, Path("f.py")))))
+    tree = counted(source, list(enumerate(points_of(source, Path("f.py"), _DECLARED))))
     exec(compile(tree, "f.py", "exec"), namespace)
     plain: dict[str, Any] = {}
     exec(source, plain)
@@ -56,24 +57,26 @@ def test_each_turn_of_a_loop_is_counted() -> None:
 
 
 def test_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
-    body = "        each for each in x\n        # Decision p (F-6): a | b\n        if each\n    ]\n"
+    body = "        each for each in x\n        # Decision p\n        if each\n    ]\n"
     source = "def f(x):\n    return [\n" + body
     recorder = Recorder(2)
     recorder.enter(0)
     namespace: dict[str, Any] = {DECIDES: recorder.decides, REACHES: recorder.reaches}
-    exec(compile(counted(source, list(enumerate(points_of(source, Path("f.py"))))), "f.py", "exec"), namespace)
+    exec(
+        compile(counted(source, list(enumerate(points_of(source, Path("f.py"), _DECLARED)))), "f.py", "exec"), namespace
+    )
     assert namespace["f"]([0, 1, 2]) == [1, 2]
     recorder.leave()
     assert recorder.end().counts == (2, 1)
 
 
-def test_comment_above_no_decision_is_refused() -> None:
-    source = "# Decision p (F-6): a | b\nx = 1\n"
-    with pytest.raises(PointError, match=r"f\.py:1: no condition follows"):
-        counted(source, list(enumerate(points_of(source, Path("f.py")))))
+@pytest.mark.parametrize("source", ["# Decision p\nx = 1\n", "x = 1  # Decision p\n"])
+def test_comment_at_no_decision_is_refused(source: str) -> None:
+    with pytest.raises(PointError, match=r"f\.py:1: nothing is decided here"):
+        counted(source, list(enumerate(points_of(source, Path("f.py"), _DECLARED))))
 
 
-def test_all_points_of_the_broker_stand_above_a_decision() -> None:
+def test_all_points_of_the_broker_are_at_a_decision() -> None:
     by_path: dict[str, list[Any]] = {}
     for number, point in enumerate(declared_points()):
         by_path.setdefault(point.path, []).append((number, point))

@@ -111,8 +111,7 @@ def respond_in_slices(broker: Broker, call: Call, building: Sliced[object]) -> N
 
 def _build_further(call: Call, building: Sliced[object]) -> Sliced[None]:
     """Run the slices after the first one."""
-    # Decision response-abandoned (F-20): connection is closed | built further
-    while not call.closed:
+    while not call.closed:  # Decision response-abandoned
         yield
         try:
             next(building)

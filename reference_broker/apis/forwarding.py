@@ -50,7 +50,7 @@ def forward_or_propose(
 
     controller = broker.controller
     leader_id = controller.leader_id
-    # Decision metadata-change-forwarded (T-10): decided on this node | sent to the controller
+    # Decision metadata-change-forwarded
     if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
         controller.propose(change, respond)
         return

@@ -60,8 +60,7 @@ def activation_records(
         )
     reason = "Bootstrap was not finished" if is_empty else "Controller failover"
     bootstrap: tuple[MetadataRecord, ...] = ()
-    # Decision metadata-log-empty (T-1): bootstrap records are due | cluster exists
-    if is_empty:
+    if is_empty:  # Decision metadata-log-empty
         bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
         if bootstrap_epoch_level:
             bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)

@@ -75,8 +75,7 @@ class BrokerHeartbeats:
     def activated(self) -> None:
         """Begin a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
-            # Decision broker-session-after-failover (E-4): granted a session | fenced, none
-            if not self.controller.latest.brokers[broker_id].fenced:
+            if not self.controller.latest.brokers[broker_id].fenced:  # Decision broker-session-after-failover
                 self.renew(broker_id)
         self._plan_check()
 
@@ -111,13 +110,12 @@ class BrokerHeartbeats:
         broker = self.controller.latest.brokers.get(beat.broker_id)
         if broker is None:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} is not registered.")
-        # Decision broker-heartbeat-epoch (E-4): of another incarnation | of this incarnation
-        if broker.broker_epoch != beat.broker_epoch:
+        if broker.broker_epoch != beat.broker_epoch:  # Decision broker-heartbeat-epoch
             return Refusal(
                 ErrorCode.stale_broker_epoch,
                 f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
             )
-        # Decision broker-heartbeat-of-leaver (E-4): must register again | alive
+        # Decision broker-heartbeat-of-leaver
         if broker.fenced and broker.in_controlled_shutdown and not beat.want_shut_down:
             return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} has left, and must register again.")
         self.renew(beat.broker_id)
@@ -139,8 +137,7 @@ class BrokerHeartbeats:
         elif beat.want_fence:
             if not broker.fenced:
                 self._submit(broker, "fence a broker", fencing)
-        # Decision broker-unfenced (E-6): caught up, unfenced | unchanged
-        elif broker.fenced and beat.metadata_offset >= broker.broker_epoch:
+        elif broker.fenced and beat.metadata_offset >= broker.broker_epoch:  # Decision broker-unfenced
             self._submit(broker, "unfence a broker", unfencing)
 
     def _shut_down(self, broker: BrokerImage) -> None:
@@ -149,11 +146,9 @@ class BrokerHeartbeats:
         broker_id = broker.broker_id
         if is_shut_down(broker, broker.broker_epoch) or broker_id in self.pending:
             return
-        # Decision broker-shutdown-without-others (E-4): ends at once | leads move first
-        if broker.fenced or not self._others(broker_id):
+        if broker.fenced or not self._others(broker_id):  # Decision broker-shutdown-without-others
             self._submit(broker, "controlled shutdown", shutting_down)
-        # Decision broker-shutdown-begins (E-4): leaves its ISRs | waits for the others
-        elif not broker.in_controlled_shutdown:
+        elif not broker.in_controlled_shutdown:  # Decision broker-shutdown-begins
             self._submit(broker, "controlled shutdown", leaving)
         else:
             self.left_at.setdefault(broker_id, self.controller.image.provenance.offset)
@@ -164,7 +159,7 @@ class BrokerHeartbeats:
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
             del self.left_at[broker_id]
-        # Decision broker-leave-published (E-4): others have seen it | some lag
+        # Decision broker-leave-published
         elif all(self.published.get(other, -1) >= self.left_at[broker_id] for other in self._others(broker_id)):
             self._submit(broker, "controlled shutdown", shutting_down)
 
@@ -173,8 +168,7 @@ class BrokerHeartbeats:
 
     def _submit(self, broker: BrokerImage, name: str, plan: BrokerPlan, only_if_silent: bool = False) -> None:
         broker_id = broker.broker_id
-        # Decision broker-change-pending (E-4): earlier one is pending | submitted
-        if broker_id in self.pending:
+        if broker_id in self.pending:  # Decision broker-change-pending
             return
         self.pending[broker_id] = None
         change = BrokerStateChange(name, broker_id, broker.broker_epoch, plan, self if only_if_silent else None)
@@ -200,14 +194,12 @@ class BrokerHeartbeats:
         and heartbeats may wait in its sockets. Then all sessions are prolonged."""
         late_us = self.node.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
-        # Decision broker-session-check-late (E-4): controller was stopped | on time
-        if late_us > interval_us:
+        if late_us > interval_us:  # Decision broker-session-check-late
             for broker_id in self.deadlines_us:
                 self.deadlines_us[broker_id] += late_us
         brokers = self.controller.latest.brokers
         for broker_id in sorted(brokers):
-            # Decision broker-session-expired (E-4): silent, to be fenced | alive or fenced
-            if not brokers[broker_id].fenced and not self.has_session(broker_id):
+            if not brokers[broker_id].fenced and not self.has_session(broker_id):  # Decision broker-session-expired
                 self._submit(brokers[broker_id], "fence a silent broker", fencing, only_if_silent=True)
         self._plan_check()
 

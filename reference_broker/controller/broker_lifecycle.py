@@ -194,7 +194,7 @@ class BrokerLifecycle:
     def _registered(self, response: object) -> None:
         assert isinstance(response, BrokerRegistrationResponse), f"a registration got {type(response).__name__}"
         self._in_flight = False
-        # Decision broker-registration-accepted (E-4): refused | registered
+        # Decision broker-registration-accepted
         if response.error_code is not ErrorCode.none or self._state is not _State.REGISTERING:
             if response.error_code is not ErrorCode.not_controller:
                 self._node.ports.note("registration_refused", ("error", int(response.error_code)))
@@ -210,15 +210,14 @@ class BrokerLifecycle:
     def _heartbeat_responded(self, response: object) -> None:
         assert isinstance(response, BrokerHeartbeatResponse), f"a heartbeat got {type(response).__name__}"
         self._in_flight = False
-        # Decision broker-registration-lost (E-4): registers again | still registered
+        # Decision broker-registration-lost
         if response.error_code in _REGISTER_AGAIN and self._state is _State.REGISTERED:
             self._state, self.registered_epoch = _State.REGISTERING, NOT_REGISTERED
             self._retry()
         elif response.error_code is not ErrorCode.none:
             self._retry()
         elif self._state is _State.SHUTTING_DOWN:
-            # Decision broker-shutdown-granted (E-4): stops | not yet
-            if response.should_shut_down:
+            if response.should_shut_down:  # Decision broker-shutdown-granted
                 self._stop()
             else:
                 self._retry()
@@ -331,8 +330,7 @@ class DirectoryAssignment:
 
         def replied(response: object) -> None:
             assert isinstance(response, AssignReplicasToDirsResponse), f"directories got {response!r}"
-            # Decision directories-assigned (E-6): assigned | refused
-            if response.error_code == ErrorCode.none:
+            if response.error_code == ErrorCode.none:  # Decision directories-assigned
                 self.report({key: is_lost for key, is_lost in replicas.items() if key not in reported}, done)
             elif response.error_code == ErrorCode.unsupported_version:
                 done()

@@ -160,8 +160,7 @@ class Controller:
             completed(change.outcome(refused))
 
         term = self._term
-        # Decision metadata-change-accepted (T-10): refused, not active | queued
-        if term is None:
+        if term is None:  # Decision metadata-change-accepted
             respond(NOT_CONTROLLER)
             return
         plan_bug = self.on_bug if on_bug is None else on_bug

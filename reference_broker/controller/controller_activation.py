@@ -43,7 +43,7 @@ class ControllerActivation:
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Drop the claim if another node leads a newer epoch."""
-        # Decision controller-claim-overtaken (T-7): newer leader, claim dropped | claim kept
+        # Decision controller-claim-overtaken
         if leader_id != self._node.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
@@ -57,8 +57,7 @@ class ControllerActivation:
         """End the term. All pending changes get NOT_CONTROLLER, because this node will not know their outcome."""
         self._claim = None
         term, self.term = self.term, None
-        # Decision controller-lost-before-activated (T-7): never active | term ends
-        if term is None:
+        if term is None:  # Decision controller-lost-before-activated
             return
         for each in self._upkeep:
             each.deactivated()
@@ -68,8 +67,7 @@ class ControllerActivation:
 
     def progressed(self) -> None:
         """Become active if the first record of the claimed epoch has been loaded."""
-        # Decision controller-activation-due (T-7): no claim or log unread | activated
-        if self._claim is None or self._loader.last_offset < self._claim[1]:
+        if self._claim is None or self._loader.last_offset < self._claim[1]:  # Decision controller-activation-due
             return
         epoch, start_offset = self._claim
         self._claim = None

@@ -123,8 +123,7 @@ class ControllerTerm:
     def complete_published(self) -> None:
         """Complete the changes that are published here."""
         stable = self._loader.image.provenance.offset
-        # Decision metadata-change-published (T-8): completed | not published yet
-        while self._in_flight and self._in_flight[0][0] <= stable:
+        while self._in_flight and self._in_flight[0][0] <= stable:  # Decision metadata-change-published
             self._in_flight.popleft()[1](None)
 
     def end(self) -> list[Completed]:
@@ -133,8 +132,7 @@ class ControllerTerm:
         if self._timer is not None:
             self._node.ports.cancel_timer(self._timer)
         waiting = [completed for _, completed in self._in_flight]
-        # Decision controller-ends-in-change (T-10): change is abandoned | between changes
-        if self._current is not None:
+        if self._current is not None:  # Decision controller-ends-in-change
             waiting.append(self._current.completed)
         waiting += (change.completed for change in self._queue)
         self._in_flight.clear()
@@ -163,11 +161,9 @@ class ControllerTerm:
             self._is_stepping = False
 
     def _write_first_records(self, first: ActivationRecords) -> Sliced[None]:
-        # Decision open-metadata-transaction-aborted (T-7): aborted first | none was open
-        if first.abort is not None:
+        if first.abort is not None:  # Decision open-metadata-transaction-aborted
             self.in_transaction = True  # An earlier controller has opened it.
-            # Decision metadata-abort-at-activation (T-7): disk refused it | written
-            try:
+            try:  # Decision metadata-abort-at-activation
                 self._append([encode(AbortTransactionRecord(reason=first.abort))], AppendKind.ABORT, 0, 0)
             except DiskError as failure:
                 self._resign_in_transaction(failure)
@@ -181,8 +177,7 @@ class ControllerTerm:
 
     def _bootstrapped(self, refusal: Refusal | None) -> None:
         """Resign if the bootstrap was refused. A change that followed would be made in a cluster without features."""
-        # Decision bootstrap-failed (T-7): leader resigns | written or term over
-        if refusal is not None and not self._is_over:
+        if refusal is not None and not self._is_over:  # Decision bootstrap-failed
             self._quorum.resign(f"the first records of the cluster could not be written: {refusal.message}")
 
     def _run_queue(self) -> Sliced[None]:
@@ -206,21 +201,18 @@ class ControllerTerm:
             return
         if not batches.batches:
             self._written(change, self._in_flight[-1][0] if self._in_flight else -1)
-        # Decision metadata-change-fits-batch (T-5): one batch | several or a transaction
-        elif len(batches.batches) == 1 and not change.as_transaction:
+        elif len(batches.batches) == 1 and not change.as_transaction:  # Decision metadata-change-fits-batch
             self._write_batch(change, batches)
-        # Decision metadata-change-in-transaction (T-2, T-6): written as a transaction | no transactions
+        # Decision metadata-change-in-transaction
         elif allows_transactions(metadata_version(self.latest)) or change.as_transaction:
             yield from self._write_transaction(change, batches)
-        # Decision metadata-change-too-large (T-2): refused, nothing written | written in parts
-        elif change.atomic:
+        elif change.atomic:  # Decision metadata-change-too-large
             self._refuse(change, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
         else:
             yield from self._write_separately(change, batches)
 
     def _write_batch(self, change: QueuedChange, batches: ChangeBatches) -> None:
-        # Decision metadata-change-written (T-5): disk refused it | appended
-        try:
+        try:  # Decision metadata-change-written
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
             self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
@@ -243,8 +235,7 @@ class ControllerTerm:
         image = batches.delta.build(NOWHERE)
         yield
         self._loader.expect(self._loader.end_offset, of)
-        # Decision metadata-transaction-written (T-6, T-7): disk failed, aborted | ended
-        try:
+        try:  # Decision metadata-transaction-written
             self._append([encode(BeginTransactionRecord(name=change.name))], AppendKind.BEGIN, 0, of)
             for number, batch in enumerate(batches.batches, 1):
                 yield
@@ -254,8 +245,7 @@ class ControllerTerm:
         except DiskError as failure:
             refused = self._aborted(of) if self.in_transaction else None
             self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
-            # Decision metadata-abort-refused (T-7): leader resigns | aborted
-            if refused is not None:
+            if refused is not None:  # Decision metadata-abort-refused
                 self._resign_in_transaction(refused)
             return
         self.latest = image.at(last)
@@ -300,8 +290,7 @@ class ControllerTerm:
             f"the metadata log is about to get {kind.word} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
         )
-        # Decision metadata-append-as-leader (T-7): leads no longer | appended
-        try:
+        try:  # Decision metadata-append-as-leader
             last = self._quorum.append(values)
         except NotLeader:
             self._lost()

@@ -54,8 +54,7 @@ class LeaderBalance:
         self._timer = self.node.after(interval_us, self._check)
 
     def _check(self) -> None:
-        # Decision leader-balance-due (E-3): leaders are checked | nothing changed
-        if not self._is_queued and not _is_same(self._seen, self.controller.latest):
+        if not self._is_queued and not _is_same(self._seen, self.controller.latest):  # Decision leader-balance-due
             self._elect(leaderless_only=False)
         self._plan_check()
 
@@ -112,13 +111,12 @@ class LeaderElections(Change[Refusal | None]):
         for index in indexes:
             partition = topic.partitions[index]
             record = None
-            # Decision partition-needs-election (E-3, E-6): leaderless | has a leader
+            # Decision partition-needs-election
             if partition.leader == NO_LEADER or changes.lacks_directories(partition):
                 record = changes.change(topic, index, election=allowed)
             elif self.leaderless_only or not self.prefers_first:
                 continue
-            # Decision preferred-leader (E-3): another one leads | preferred one leads
-            elif partition.leader != partition.replicas[0]:
+            elif partition.leader != partition.replicas[0]:  # Decision preferred-leader
                 record = changes.change(topic, index, election=Election.PREFERRED)
             if record is not None:
                 yield record

@@ -125,8 +125,7 @@ class Frames:
             self._step(key, waiting, self._slices(base, target))
 
     def _step(self, key: tuple[int, int], waiting: list[Callable[[States], None]], slices: Sliced[States]) -> None:
-        # Decision metadata-update-abandoned (M-3): abandoned | continued
-        if self._waiting.get(key) is not waiting:
+        if self._waiting.get(key) is not waiting:  # Decision metadata-update-abandoned
             return
         try:
             next(slices)
@@ -156,8 +155,7 @@ class Frames:
             return target.image.topics
         if base.image.topics is target.image.topics:
             return ()
-        # Decision metadata-update-difference (M-2): from the history | whole images compared
-        if self.history and self.history[0][0] <= base.metadata_epoch + 1:
+        if self.history and self.history[0][0] <= base.metadata_epoch + 1:  # Decision metadata-update-difference
             epochs = (names for epoch, names in self.history if base.metadata_epoch < epoch <= target.metadata_epoch)
             return dict.fromkeys(name for names in epochs for name in names)
         return {**base.image.topics, **target.image.topics}
@@ -207,8 +205,7 @@ class NextMetadataEpoch(Change[Refusal | None]):
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
-        # Decision metadata-epoch-written (M-14): switched off meanwhile | next epoch is written
-        if not self.sends(latest):
+        if not self.sends(latest):  # Decision metadata-epoch-written
             return ()
         return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
 
@@ -289,16 +286,14 @@ class MetadataBroadcast:
             self._changed[topic.name] = None
         if delta.metadata_epoch is not None:
             self._take_content(image)
-        # Decision metadata-epoch-due (M-2): clients can see it | invisible to clients
-        elif METADATA_EPOCH_FEATURE in delta.features or is_visible_to_clients(delta):
+        elif METADATA_EPOCH_FEATURE in delta.features or is_visible_to_clients(delta):  # Decision metadata-epoch-due
             self._dirty = True
 
     def progressed(self) -> None:
         """Send what was published, because all listeners of this node have it."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
-        # Decision metadata-epoch-begun (M-2): next one is proposed | clean or pending
-        if self._dirty and not self._epoch_pending:
+        if self._dirty and not self._epoch_pending:  # Decision metadata-epoch-begun
             self._write_epoch()
         if self._content_replaced:
             self._content_replaced = False
@@ -311,12 +306,10 @@ class MetadataBroadcast:
 
         def completed(refusal: Refusal | None) -> None:
             """A refusal means that the disk failed or the term is over. The next term writes an epoch."""
-            # Decision metadata-epoch-of-ended-term (M-3): of an earlier term | of this term
-            if term != self._epoch:
+            if term != self._epoch:  # Decision metadata-epoch-of-ended-term
                 return
             self._epoch_pending = False
-            # Decision metadata-epoch-refused (M-2): retried later | committed
-            if refusal is not None:
+            if refusal is not None:  # Decision metadata-epoch-refused
                 self._node.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
         self._controller.propose(NextMetadataEpoch(self._sends, self._epoch), completed, raise_bug)
@@ -347,8 +340,7 @@ class MetadataBroadcast:
         registered = content.image.brokers
         for recipient in list(self._recipients.values()):
             broker = registered.get(recipient.broker_id)
-            # Decision metadata-recipient-restarted (M-3): gone or restarted | same incarnation
-            if broker is None or broker.broker_epoch != recipient.broker_epoch:
+            if broker is None or broker.broker_epoch != recipient.broker_epoch:  # Decision metadata-recipient-restarted
                 self._cancel(recipient)
                 del self._recipients[recipient.broker_id]
             elif broker.fenced:
@@ -373,8 +365,7 @@ class MetadataBroadcast:
     def _send(self, recipient: _Recipient, target: Content, states: States) -> None:
         if not self._is_current(recipient):
             return
-        # Decision metadata-update-in-transaction (T-8, M-2): waits for its End | sent
-        if self._controller.is_writing_transaction:
+        if self._controller.is_writing_transaction:  # Decision metadata-update-in-transaction
             recipient.in_flight, self._content_replaced = (
                 False,
                 True,
@@ -387,8 +378,7 @@ class MetadataBroadcast:
             partition_states=states,
             live_brokers=tuple(live_broker(broker) for broker in target.live_brokers()),
             broker_epoch=recipient.broker_epoch,
-            # Decision metadata-update-kind (M-2): everything | difference
-            type=FULL_UPDATE if recipient.known is None else INCREMENTAL_UPDATE,
+            type=FULL_UPDATE if recipient.known is None else INCREMENTAL_UPDATE,  # Decision metadata-update-kind
         )
         ports = self._node.ports
         ports.note("update_metadata_sent", ("broker", recipient.broker_id), ("epoch", target.metadata_epoch))
@@ -413,14 +403,11 @@ class MetadataBroadcast:
 
     def _responded(self, recipient: _Recipient, target: Content, response: object) -> None:
         assert isinstance(response, UpdateMetadataResponse1000), f"an update got {type(response).__name__}"
-        # Decision metadata-update-response-late (M-3): of an earlier incarnation | of this incarnation
-        if not self._is_current(recipient):
+        if not self._is_current(recipient):  # Decision metadata-update-response-late
             return
-        # Decision controller-fenced (M-3): newer controller is known | not fenced
-        if response.error_code == ErrorCode.stale_controller_epoch:
+        if response.error_code == ErrorCode.stale_controller_epoch:  # Decision controller-fenced
             self._failed(recipient)  # A newer controller has reached it. This node will soon learn of that.
-        # Decision metadata-update-refused (M-2): everything next time | applied
-        elif response.error_code != ErrorCode.none:
+        elif response.error_code != ErrorCode.none:  # Decision metadata-update-refused
             recipient.known = recipient.target = None  # The next update has everything.
             self._failed(recipient)
         else:
@@ -435,8 +422,7 @@ class MetadataBroadcast:
         if not self._is_current(recipient):
             return
         recipient.in_flight = False
-        # Decision metadata-recipient-failed (M-2): gone, no retry | retried
-        if not self._is_live(recipient):
+        if not self._is_live(recipient):  # Decision metadata-recipient-failed
             return
         pause_ms, recipient.retry_ms = recipient.retry_ms, min(2 * recipient.retry_ms, LONGEST_RETRY_MS)
         pause_ms -= self._node.random.randrange(pause_ms // 2)

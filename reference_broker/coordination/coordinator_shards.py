@@ -97,8 +97,7 @@ class Loading:
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.playback.batch_replayed()
                 yield
-                # Decision coordinator-load (X-2): another leads, abandoned | continues
-                if not self.shard.is_led:
+                if not self.shard.is_led:  # Decision coordinator-load
                     return
         self.shard.loaded_end = self.shard.led.log.log_end_offset
         self.playback.batch_replayed()
@@ -131,8 +130,7 @@ class Loading:
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
         self._end_offset = min(max(self._end_offset, record.offset + 1), self.shard.led.log.log_end_offset)
-        # Decision coordinator-record (X-2): damaged, skipped | replayed
-        try:
+        try:  # Decision coordinator-record
             self.playback.replay(header, record, self._end_offset)
         except DamagedRecord as damaged:
             self._skip(record.offset, str(damaged))
@@ -199,7 +197,7 @@ class CoordinatorShards(Generic[P]):
         shard = self._by_index.get(index)
         if shard is None or shard.is_refused:
             return ErrorCode.not_coordinator
-        # Decision coordinator-partition-state (X-2): serves | still loading
+        # Decision coordinator-partition-state
         return shard if shard.is_loaded else ErrorCode.coordinator_load_in_progress
 
     def active(self) -> Sequence[P]:
@@ -269,8 +267,7 @@ class CoordinatorShards(Generic[P]):
         Until then clients receive COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the
         next change of leader."""
         self._ports.note("coordinator_load_failed", ("partition", shard.led.log.directory), ("reason", str(failure)))
-        # Decision failed-coordinator-load (X-2): retried | refused
-        if isinstance(failure, DiskError):
+        if isinstance(failure, DiskError):  # Decision failed-coordinator-load
             later(self._ports, RELOAD_US, lambda: self._reload(shard))
         else:
             shard.is_refused = True

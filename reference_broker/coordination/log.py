@@ -94,8 +94,7 @@ class CoordinatorLog:
         With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH means that a newer epoch is known.
         RECORD_LIST_TOO_LARGE is also returned where the batch would not fit with ``spare_bytes`` more."""
         refusal = self._refusal(producer)
-        # Decision coordinator-append (X-2): refused | appended
-        if refusal:
+        if refusal:  # Decision coordinator-append
             return refusal
         led, now = self.led, self._ports.now()
         batch = build(
@@ -134,8 +133,7 @@ class CoordinatorLog:
         """Call ``replicated`` when all records below ``end_offset`` are, even if too few replicas are in sync by then.
         The errors are otherwise those of ``append``."""
         led = self.led
-        # Decision coordinator-write-replicated (X-2): already replicated | waits
-        if led.log.high_watermark >= end_offset:
+        if led.log.high_watermark >= end_offset:  # Decision coordinator-write-replicated
             replicated(ErrorCode.not_leader_or_follower if led.is_removed else ErrorCode.none)
             return
 
@@ -157,8 +155,7 @@ class CoordinatorLog:
         if self.lacks_replicas:
             return ErrorCode.not_enough_replicas
         state = led.log.producers.by_id.get(producer.producer_id)
-        # Decision coordinator-write-producer (X-1): fenced | current
-        if state is not None and producer.producer_epoch < state.producer_epoch:
+        if state is not None and producer.producer_epoch < state.producer_epoch:  # Decision coordinator-write-producer
             return ErrorCode.invalid_producer_epoch
         return ErrorCode.none
 

@@ -70,8 +70,7 @@ class DueTimes:
         """Remove and return a key that is due, or return None."""
         while self.is_due(now_ms):
             due_ms, key = heappop(self._heap)
-            # Decision due-key (X-7, X-10): due | rescheduled since
-            if self._due_ms.get(key) == due_ms:
+            if self._due_ms.get(key) == due_ms:  # Decision due-key
                 del self._due_ms[key]
                 return key
         return None

@@ -185,8 +185,7 @@ class ActiveCall:
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
         """Send the response. ``api_version`` is the response's if it differs from the request's (ApiVersions)."""
-        # Decision response-after-close (F-20): dropped | sent
-        if self.closed:
+        if self.closed:  # Decision response-after-close
             return
         request = self._request
         error = getattr(body, "error_code", 0)

@@ -31,8 +31,7 @@ class LastEnd:
 
 def read_mark(disk: Disk) -> LastEnd:
     """Read the mark. A mark that cannot be parsed is a clean end with an unknown broker epoch. Raise DiskError."""
-    # Decision clean-shutdown-mark (E-4): ended uncleanly | ended cleanly
-    if not disk.exists(CLEAN_SHUTDOWN_FILE):
+    if not disk.exists(CLEAN_SHUTDOWN_FILE):  # Decision clean-shutdown-mark
         return LastEnd(clean=False)
     content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))
     try:
@@ -66,8 +65,7 @@ def sync_and_mark(
     It syncs again until nothing is unsynced, since work in flight when the shutdown began may still append. There is no
     mark if a log is offline: the next start must recover it.
     """
-    # Decision clean-shutdown-logs (E-4): log is offline, no mark | logs are sound
-    if any(log.is_offline for log in logs()):
+    if any(log.is_offline for log in logs()):  # Decision clean-shutdown-logs
         done()
         return
     unsynced = []
@@ -75,8 +73,7 @@ def sync_and_mark(
         log.close_cleanly()
         if log.sync_point().paths:
             unsynced.append(log)
-    # Decision clean-shutdown-syncs (P-3, E-4): synced first | mark is written
-    if unsynced:
+    if unsynced:  # Decision clean-shutdown-syncs
         sync_then(ports, unsynced, partial(sync_and_mark, ports, disk, logs, broker_epoch, done))
     else:
         ports.sync((write_mark(disk, broker_epoch),), done)

@@ -97,7 +97,7 @@ class Syncs:
         request = _SyncRequest(len(paths), done)
         fresh = []
         for path in paths:
-            # Decision sync-of-path (X-2): waits for the next sync | starts now
+            # Decision sync-of-path
             if path in self.flying:  # That sync may have started before our bytes: wait for the one after it.
                 self.waiting.setdefault(path, []).append(request)
             else:
@@ -197,8 +197,7 @@ class PeerRequests:
     def replied(self, event: PeerReply) -> None:
         """Ignore a reply whose channel broke meanwhile."""
         pending = self.pending.get((event.peer, event.channel), {}).pop(event.token, None)
-        # Decision peer-response (F-20): expected | late, dropped
-        if pending is not None:
+        if pending is not None:  # Decision peer-response
             pending.replied(event.body)
 
     def down(self, event: PeerDown) -> None:

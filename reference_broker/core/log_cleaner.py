@@ -196,7 +196,7 @@ class LogCleaner:
         job = self._job
         if job is None or self.halted:
             return
-        # Decision log-cleaning-replica-gone: gone, pass ends | still here
+        # Decision log-cleaning-replica-gone
         if self.log_of(job.key) is not job.log:  # The topic is deleted, or the replica is on another node now.
             self._end("given_up", "the replica is gone")
             return

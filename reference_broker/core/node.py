@@ -319,8 +319,7 @@ class Node:
             high_watermarks = read_high_watermarks(self.broker.disk)
             opening = self._publisher.start(image, self._last_end.clean, high_watermarks)
             run_slices(self.broker.ports, opening, self._logs_are_open)
-        # Decision node-ready (E-6): ready | fenced or behind
-        elif lifecycle.is_unfenced and not self._publisher.is_behind:
+        elif lifecycle.is_unfenced and not self._publisher.is_behind:  # Decision node-ready
             self._opened_all()
 
     def _logs_are_open(self) -> None:
@@ -382,8 +381,7 @@ class Node:
 
     def _not_ready_for(self, event: Request) -> str:
         """Return why the request is not served now, or an empty string if it is served."""
-        # Decision request-before-ready (E-4): refused | taken
-        if not self.ready and not (self.listening and is_taken_before_ready(event)):
+        if not self.ready and not (self.listening and is_taken_before_ready(event)):  # Decision request-before-ready
             return SHUTTING_DOWN if self._stopping else STARTING
         return ""
 
@@ -440,8 +438,7 @@ class Node:
     def _closed(self, event: Closed) -> None:
         self._origins.pop(event.connection, None)
         call = self._calls.pop(event.connection, None)
-        # Decision connection-closed (F-20): in a request | idle
-        if call is not None:
+        if call is not None:  # Decision connection-closed
             call.connection_closed()
 
     def _sync_failed(self, event: SyncFailed) -> None:

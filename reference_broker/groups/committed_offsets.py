@@ -217,8 +217,7 @@ class CommittedOffsets:
             if isinstance(entry, Marker):
                 for key, stored in self._pending.take(entry.producer_id, most):
                     most -= 1
-                    # Decision pending-offset-decided: visible | aborted or overtaken
-                    if entry.is_commit and self._is_newer(key, stored):
+                    if entry.is_commit and self._is_newer(key, stored):  # Decision pending-offset-decided
                         self._apply(key, stored.commit, stored.end_offset)
                         yield key, stored.commit
                 if not self._pending.is_open(entry.producer_id):
@@ -239,8 +238,7 @@ class CommittedOffsets:
             newest = self._newest.get(key)
             if newest is not None and newest[0] == end_offset:
                 del self._newest[key]
-            # Decision tombstone-over-pending: pending ones are dropped | none or no tombstone
-            if commit is None and self._pending:
+            if commit is None and self._pending:  # Decision tombstone-over-pending
                 self._pending.forget(key)
             self._apply(key, commit, end_offset)
             yield key, commit

@@ -107,7 +107,7 @@ class GroupCoordinator:
     def loaded(self, shard: OffsetsPartition) -> None:
         self.membership.loaded(shard)
         missing = [topic for topic in shard.offsets.topics() if topic not in self._image().topics]
-        # Decision offsets-of-deleted-topics (M-8): removed after loading | none
+        # Decision offsets-of-deleted-topics
         if missing:  # A former coordinator had no time to remove their offsets.
             self._cleanup.forget_topics(missing)
 

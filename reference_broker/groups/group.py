@@ -392,8 +392,7 @@ class Group:
         """NONE, FENCED_INSTANCE_ID (the instance has another member ID by now) or UNKNOWN_MEMBER_ID."""
         if group_instance_id is not None:
             current_id = self.static_members.get(group_instance_id)
-            # Decision static-member-fenced (X-14): fenced by its successor | not fenced
-            if current_id is not None and current_id != member_id:
+            if current_id is not None and current_id != member_id:  # Decision static-member-fenced
                 return ErrorCode.fenced_instance_id
             if current_id is None:
                 return ErrorCode.unknown_member_id
@@ -412,10 +411,9 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
-        # Decision offset-commit-generation (X-14): stale | current
-        if generation != self.generation:
+        if generation != self.generation:  # Decision offset-commit-generation
             return ErrorCode.illegal_generation
-        # Decision offset-commit-in-rebalance (X-14): refused | allowed
+        # Decision offset-commit-in-rebalance
         return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
     def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
@@ -428,7 +426,7 @@ class Group:
         error = self.check_member(member_id, group_instance_id)
         if error:
             return error
-        # Decision transactional-offset-commit-generation (X-8, X-14): current | stale
+        # Decision transactional-offset-commit-generation
         return ErrorCode.none if generation == self.generation else ErrorCode.illegal_generation
 
     def check_delete(self) -> Error:
@@ -498,15 +496,14 @@ class Group:
         if self.members[self.leader].awaits_join:
             return True
         joined = next((each.member_id for each in self.members.values() if each.awaits_join), None)
-        # Decision group-leader-elected (X-14): no member has joined | one that joined leads
-        if joined is None:
+        if joined is None:  # Decision group-leader-elected
             return False
         self.leader = joined
         return True
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the present members, all of which have to sync."""
-        # Decision group-generation-begins (X-14): with members | last member is gone
+        # Decision group-generation-begins
         self._transition(GroupStep.GENERATION if self.members else GroupStep.LAST_MEMBER_GONE, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False

@@ -142,8 +142,7 @@ class Membership:
     def delete_unused(self, shard: OffsetsPartition, group: Group) -> bool:
         """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
         IDs, or if it cannot be written now."""
-        # Decision unused-group (M-8): in use, stays | may be deleted
-        if group.state is not GroupState.EMPTY or group.pending_joins:
+        if group.state is not GroupState.EMPTY or group.pending_joins:  # Decision unused-group
             return False
         # If the tombstone is not replicated, a group without members and offsets stays in the log. The next load finds
         # it, and the next check for expired offsets deletes it.
@@ -188,8 +187,7 @@ class Membership:
         self._context.metrics.count(group.state, 1)
         for member in group.members.values():
             served.restart_session(member.member_id, member.session_timeout_ms)
-        # Decision loaded-group-size (X-14): too many, rebalance | fits
-        if len(group.members) > self._context.config.group_max_size:
+        if len(group.members) > self._context.config.group_max_size:  # Decision loaded-group-size
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
 

@@ -49,8 +49,7 @@ class OffsetCleanup:
     def _check(self) -> None:
         now_ms = self._ports.now().wall_ms
         for shard in self._active():
-            # Decision offsets-check-due (M-8): checked | nothing is due
-            if shard.retention.is_due(now_ms):
+            if shard.retention.is_due(now_ms):  # Decision offsets-check-due
                 self._work.add(self._expire(shard, now_ms))
         self.start()
 
@@ -75,13 +74,11 @@ class OffsetCleanup:
             if not shard.is_led:
                 return
             next_ms = now_ms + 1  # The next check sees whether they are gone, and the group with them.
-        # Decision group-in-transaction (X-8): stays, transaction is open | no pending offsets
-        if shard.offsets.has_pending(group_id):
+        if shard.offsets.has_pending(group_id):  # Decision group-in-transaction
             shard.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
         elif shard.offsets.has_any(group_id):
             shard.retention.schedule(group_id, next_ms)
-        # Decision group-without-offsets (M-8): a member may still join | deleted or has members
-        elif not self._membership.delete_unused(shard, group) and not group.members:
+        elif not self._membership.delete_unused(shard, group) and not group.members:  # Decision group-without-offsets
             shard.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 
     # --- offsets of deleted topics ------------------------------------------------------------------------------------
@@ -117,8 +114,7 @@ class OffsetCleanup:
             old_keys = [
                 key
                 for key in keys[at : at + EXPIRED_OFFSETS_PER_SLICE]
-                # Decision removed-offset-older (M-8): removed | newer commit stays
-                if shard.offsets.is_older(key, boundary, counts_waiting=of_topics)
+                if shard.offsets.is_older(key, boundary, counts_waiting=of_topics)  # Decision removed-offset-older
             ]
             if old_keys:
                 removal = partial(self._remove, shard, old_keys, boundary, of_topics=of_topics)
@@ -133,8 +129,7 @@ class OffsetCleanup:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
         error = await result
-        # Decision offset-removal (M-8): done or lost | retried
-        if not error or not shard.is_led:
+        if not error or not shard.is_led:  # Decision offset-removal
             return
         await pause(self._ports, RETRY_US)
         if shard.is_led:
@@ -148,16 +143,14 @@ def _expired(shard: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[O
     expired: list[OffsetKey] = []
     next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // CHECKS_PER_RETENTION
     for topic, partitions in shard.offsets.of(group.group_id).items():
-        # Decision expiry-of-subscribed (M-8): kept | may expire
-        if group.is_subscribed_to(topic):
+        if group.is_subscribed_to(topic):  # Decision expiry-of-subscribed
             next_ms = min(next_ms, kept_ms)
             continue
         for index, stored in partitions.items():
             expires_ms, key = _expires_ms(group, stored.commit, retention_ms), OffsetKey(group.group_id, topic, index)
             if expires_ms is None:
                 next_ms = min(next_ms, kept_ms)
-            # Decision offset-expired (M-8): expired | not yet
-            elif expires_ms <= now_ms:
+            elif expires_ms <= now_ms:  # Decision offset-expired
                 if not shard.offsets.is_pending(key):
                     expired.append(key)
             else:

@@ -160,7 +160,7 @@ class CommitValidation:
         for at, requested in enumerate(self.request.offsets):
             before = self.image.topics.get(requested.topic)
             is_unchanged = before is not None and image.topics.get(requested.topic) is before
-            # Decision offset-commit-topic-gone (M-8): refused | still there
+            # Decision offset-commit-topic-gone
             if not self.errors[at] and not is_unchanged and not exists(image, requested.topic, requested.partition):
                 self._refuse(at, ErrorCode.unknown_topic_or_partition)
 
@@ -170,8 +170,7 @@ class CommitValidation:
             if requested.metadata_epoch is not None and not self.errors[at]:
                 key = OffsetKey(self.request.group_id, requested.topic, requested.partition)
                 error = epoch_refusal(requested.metadata_epoch, self.shard.offsets.latest(key))
-                # Decision offset-commit-overtaken (M-7): overtaken meanwhile | still the newest
-                if error:
+                if error:  # Decision offset-commit-overtaken
                     self._refuse(at, error)
 
     def _refuse(self, at: int, error: Error) -> None:
@@ -261,7 +260,7 @@ def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
     """Return INVALID_METADATA_EPOCH if the client knows older metadata than those under which the offset was committed
     (M-7)."""
     last_epoch = NO_METADATA_EPOCH if last is None else last.metadata_epoch
-    # Decision offset-commit-epoch (M-7): older, refused | as new or newer
+    # Decision offset-commit-epoch
     return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < last_epoch else ErrorCode.none
 
 
@@ -354,8 +353,7 @@ class Commits:
             return
 
         def verified(error: Error) -> None:
-            # Decision offset-commit-verified (X-9): not in the transaction | verified
-            if error:
+            if error:  # Decision offset-commit-verified
                 respond(validation.refused(client_error(error)))
             else:
                 self._validate_again_and_write(validation, respond)
@@ -365,8 +363,7 @@ class Commits:
     def _validate_again_and_write(self, validation: CommitValidation, respond: Committed) -> None:
         """Validate again what was validated in earlier events, since other commits may have come between, and write."""
         image = self._image()
-        # Decision metadata-epoch-switched-in-commit (M-14): validated again | as before
-        if validation.with_epoch is not sends_metadata_epoch(image):
+        if validation.with_epoch is not sends_metadata_epoch(image):  # Decision metadata-epoch-switched-in-commit
             validation = self._new_validation(validation.shard, validation.request)
             self._validate(validation, validation.request)  # The feature was switched on or off, which is rare.
         else:
@@ -376,14 +373,14 @@ class Commits:
     def _write(self, validation: CommitValidation, respond: Committed) -> None:
         """Write the accepted offsets, in one batch, if the member may commit at this moment."""
         shard, request = validation.shard, validation.request
-        # Decision offset-commit-at-coordinator (M-8): still led here | lost meanwhile
+        # Decision offset-commit-at-coordinator
         error = membership_error(shard, request) if shard.is_led else ErrorCode.not_coordinator
         if error:
             respond(validation.refused(error))
             return
         group = shard.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
-        # Decision offset-commit-as-heartbeat (X-14): session is extended | no member or transactional
+        # Decision offset-commit-as-heartbeat
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.extend_session(shard, request.group_id, request.member_id)
         if not validation.accepted:
@@ -392,8 +389,7 @@ class Commits:
 
         self._metrics.commits.value += len(validation.accepted)
         write = shard.commit(validation.accepted, _producer_of(request.transaction))
-        # Decision offset-commit-creates-group (M-8): group is served now | known group
-        if group is None and shard.is_led and request.group_id in shard.groups:
+        if group is None and shard.is_led and request.group_id in shard.groups:  # Decision offset-commit-creates-group
             self._membership.serve(shard, shard.groups[request.group_id])
         run_coroutine(_respond_when_written(validation, write, respond))
 
@@ -520,7 +516,7 @@ def _fetched(
         requested = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]
     keys = (OffsetKey(group_id, topic, index) for topic, indexes in requested for index in indexes)
     return [
-        # Decision fetched-offset-pending (X-8): unstable | stable
+        # Decision fetched-offset-pending
         FetchedOffset(key.topic, key.partition, None if key in pending else offsets.find(key), key in pending)
         for key in keys
     ]

@@ -121,8 +121,7 @@ class OffsetsPartition(CoordinatorShard):
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in first_keys]
         records.append((group_key(group_id), None))
         first = self._append(records, [(key, None) for key in first_keys])
-        # Decision group-tombstone (M-8): not written | written
-        if not first.is_in_log:
+        if not first.is_in_log:  # Decision group-tombstone
             return first
         return OffsetsWrite(True, start(self._remove_later(group_id, later_keys, boundary, first.error)))
 
@@ -133,8 +132,7 @@ class OffsetsPartition(CoordinatorShard):
         errors = [first]
         for keys in batches:
             await pause(self._ports, 0)
-            # Decision group-removal-lost (M-8): partition is lost | continues
-            if not self.is_led:
+            if not self.is_led:  # Decision group-removal-lost
                 errors.append(completed(ErrorCode.not_coordinator))
                 break
             old_keys = [key for key in keys if self.offsets.is_older(key, boundary, counts_waiting=True)]
@@ -174,8 +172,7 @@ class OffsetsPartition(CoordinatorShard):
         ``requires_stable`` also everything that is on its way now."""
         error = await Wait[Error](partial(self._log.when_replicated, self._settled_end(requires_stable)))
         self.make_visible()
-        # Decision offset-fetch-undecided (X-8): waits for the decision | settled
-        if self._is_catching_up:
+        if self._is_catching_up:  # Decision offset-fetch-undecided
             lost = await Wait[Error](self._decision_waiters.append)
             return lost or client_error(error)
         return client_error(error)
@@ -219,12 +216,10 @@ class OffsetsPartition(CoordinatorShard):
         are decided in several events."""
         if not self.is_led:
             return
-        # Decision long-transaction-of-offsets (X-8): decided in slices | decided at once
-        if not self._is_catching_up and self._decide():
+        if not self._is_catching_up and self._decide():  # Decision long-transaction-of-offsets
             self._is_catching_up = True
             self._work.add(self._catch_up())
-        # Decision offsets-replicated (M-8): not yet, watched | all or watched
-        if self.offsets.is_waiting and not self._is_watching:
+        if self.offsets.is_waiting and not self._is_watching:  # Decision offsets-replicated
             self._is_watching = True
             self.led.watch(self)
 
@@ -317,7 +312,7 @@ class OffsetsPlayback:
         """Create the groups from their last records, and then the groups that only have offsets: their consumers assign
         themselves. A group with pending offsets is checked like one without offsets: its transaction may be aborted."""
         shard, now_ms = self.shard, self.ports.now().wall_ms
-        # Decision restore-waits-for-decision (X-8): long transaction is decided | nothing to decide
+        # Decision restore-waits-for-decision
         while shard.is_led and shard.offsets.is_behind(shard.led.log.high_watermark):
             yield  # A long transaction is being decided.
         for number, (group_id, value) in enumerate(self._groups.items(), 1):

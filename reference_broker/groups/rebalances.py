@@ -68,8 +68,7 @@ def _join_without_id(served: ServedGroup, request: JoinRequest, respond: JoinCal
     instance = request.group_instance_id
     prefix = request.client_id if instance is None else instance
     member_id = f"{prefix}-{UUID(int=served.context.random.getrandbits(128), version=4)}"
-    # Decision static-member-returns (X-14): replaces its former self | new member
-    if instance is not None and instance in served.group.static_members:
+    if instance is not None and instance in served.group.static_members:  # Decision static-member-returns
         _replace_static(served, request, member_id, respond)
     elif instance is None and request.needs_member_id:
         _assign_id(served, request, member_id, respond)
@@ -87,8 +86,7 @@ def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respon
 
 def _join_with_id(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
     group, member_id = served.group, request.member_id
-    # Decision pending-member-joins (X-14): joins with its ID | had no pending ID
-    if member_id in group.pending_joins and request.group_instance_id is None:
+    if member_id in group.pending_joins and request.group_instance_id is None:  # Decision pending-member-joins
         _add(served, request, member_id, respond)
         return
     error = group.check_member(member_id, request.group_instance_id)
@@ -96,8 +94,7 @@ def _join_with_id(served: ServedGroup, request: JoinRequest, respond: JoinCallba
         respond(JoinResponse(error, member_id))
         return
     member = group.members[member_id]
-    # Decision group-join-repeated (X-14): same generation again | rebalances
-    if _is_repeated(group, member, request):
+    if _is_repeated(group, member, request):  # Decision group-join-repeated
         respond(generation_response(group, member_id))
         return
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
@@ -175,7 +172,7 @@ def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, r
     member = group.members[member_id]
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
     served.park_join(member_id, respond)
-    # Decision static-member-keeps-generation (X-14): no rebalance | rebalances
+    # Decision static-member-keeps-generation
     if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
         run_coroutine(_keep_generation(served, request, member_id, old_member, old_leader))
     else:
@@ -202,12 +199,10 @@ async def _keep_generation(
     group, generation, instance = served.group, served.group.generation, old_member.group_instance_id
     error = await served.shard.write_group(group)
     unchanged = group.state is GroupState.STABLE and group.generation == generation
-    # Decision static-rejoin-overtaken (X-14): overtaken | still current
-    if not served.shard.is_led or not unchanged or member_id not in served.joins:
+    if not served.shard.is_led or not unchanged or member_id not in served.joins:  # Decision static-rejoin-overtaken
         return
     member = group.members[member_id]
-    # Decision static-rejoin-stored (X-14): stored | former member restored
-    if not error:
+    if not error:  # Decision static-rejoin-stored
         served.respond_to_join(member_id, _response_of_kept_generation(served, request, member_id, old_leader))
         served.restart_session(member_id, member.session_timeout_ms)
         return
@@ -236,8 +231,7 @@ def _response_of_kept_generation(
 
 def prepare_or_complete(served: ServedGroup, reason: str) -> None:
     """Begin a rebalance because something changed, or complete the one in progress."""
-    # Decision rebalance-begins (X-14): begins | one runs
-    if served.group.can_rebalance:
+    if served.group.can_rebalance:  # Decision rebalance-begins
         prepare(served, reason)
     else:
         complete_if_joined(served)
@@ -247,18 +241,15 @@ def prepare(served: ServedGroup, reason: str) -> None:
     """Begin a rebalance: every member has to join again. A group that was empty waits for more members first."""
     group = served.group
     is_initial = group.state is GroupState.EMPTY
-    # Decision group-assignment-dropped (X-14): parked syncs are refused | none was awaited
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE:  # Decision group-assignment-dropped
         fail_syncs(served, ErrorCode.rebalance_in_progress)
     _refuse_syncs(served, ErrorCode.rebalance_in_progress)
     served.cancel_timer()
     served.enter(group.begin_rebalance, ("reason", reason))
-    # Decision group-initial-rebalance (X-14): waits for more members | not the first
-    if is_initial:
+    if is_initial:  # Decision group-initial-rebalance
         delay_ms = served.context.config.group_initial_rebalance_delay_ms
         _delay(served, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
-    # Decision rebalance-needs-joins (X-14): all have joined | waits for joins
-    elif group.all_joined:
+    elif group.all_joined:  # Decision rebalance-needs-joins
         complete(served)
     else:
         served.set_timer(group.rebalance_timeout_ms, lambda: complete(served))
@@ -269,7 +260,7 @@ def complete_if_joined(served: ServedGroup) -> None:
     members may come."""
     group = served.group
     is_initial = group.previous_state is GroupState.EMPTY
-    # Decision rebalance-completes (X-14): last member has joined | continues
+    # Decision rebalance-completes
     if group.state is GroupState.PREPARING_REBALANCE and not is_initial and group.all_joined:
         complete(served)
 
@@ -280,8 +271,7 @@ def _delay(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
 
 def _delay_over(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
     """Prolong the delay while members keep coming, up to the rebalance timeout. Otherwise complete the rebalance."""
-    # Decision group-initial-delay-over (X-14): generation begins | waits for more
-    if not served.group.new_member_added or not remaining_ms:
+    if not served.group.new_member_added or not remaining_ms:  # Decision group-initial-delay-over
         complete(served)
         return
     served.group.restart_initial_delay()
@@ -298,8 +288,7 @@ def complete(served: ServedGroup) -> None:
     group = served.group
     served.cancel_timer()
     _remove_absent(served)
-    # Decision group-nobody-joined (X-14): waits again | generation begins
-    if group.members and not group.elect_joined_leader():
+    if group.members and not group.elect_joined_leader():  # Decision group-nobody-joined
         served.set_timer(max(group.rebalance_timeout_ms, MIN_WAIT_MS), lambda: complete(served))
         return
     served.enter(group.begin_generation)
@@ -317,8 +306,7 @@ def _remove_absent(served: ServedGroup) -> None:
     if group.joined == len(group.members):
         return
     for member in tuple(group.members.values()):
-        # Decision group-member-absent (X-14): removed | stays
-        if not member.awaits_join and member.group_instance_id is None:
+        if not member.awaits_join and member.group_instance_id is None:  # Decision group-member-absent
             remove(served, member.member_id, "expired")
 
 
@@ -334,8 +322,7 @@ def _announce_generation(served: ServedGroup) -> Sliced[None]:
         if number % REBALANCED_MEMBERS_PER_SLICE == 0:
             yield
             is_over = group.generation != generation or group.state is GroupState.PREPARING_REBALANCE
-            # Decision group-generation-overtaken (X-14): overtaken or lost | still current
-            if is_over or not served.shard.is_led:
+            if is_over or not served.shard.is_led:  # Decision group-generation-overtaken
                 return
 
 
@@ -345,8 +332,7 @@ def _sync_over(served: ServedGroup) -> None:
     late = tuple(served.group.pending_syncs)
     for member_id in late:
         remove(served, member_id, "expired")
-    # Decision group-members-sync-late (X-14): rebalances without them | all have synced
-    if late:
+    if late:  # Decision group-members-sync-late
         prepare(served, f"{len(late)} members did not sync in time")
 
 
@@ -359,15 +345,13 @@ def sync_group(served: ServedGroup, request: SyncRequest, respond: SyncCallback)
     error = _sync_refusal(group, request)
     if error:
         respond(SyncResponse(error))
-    # Decision group-sync-of-stable-group (X-14): responds at once | parked
-    elif group.state is GroupState.STABLE:
+    elif group.state is GroupState.STABLE:  # Decision group-sync-of-stable-group
         synced(served, request.member_id)
         respond(assignment_response(group, group.members[request.member_id]))
     else:
         served.park_sync(request.member_id, respond)
         synced(served, request.member_id)
-        # Decision group-sync-of-leader (X-14): assignment is stored | waits for the leader
-        if group.leader == request.member_id and served.assigned != group.generation:
+        if group.leader == request.member_id and served.assigned != group.generation:  # Decision group-sync-of-leader
             run_coroutine(_assign(served, request.assignments))
 
 
@@ -377,8 +361,7 @@ def _sync_refusal(group: Group, request: SyncRequest) -> Error:
     error = group.check_member(request.member_id, request.group_instance_id)
     if error:
         return error
-    # Decision group-sync-generation (X-14): stale | current
-    if request.generation != group.generation:
+    if request.generation != group.generation:  # Decision group-sync-generation
         return ErrorCode.illegal_generation
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
         return ErrorCode.inconsistent_group_protocol
@@ -399,11 +382,9 @@ async def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
     error = await served.shard.write_group(group)
     served.assigned = 0 if served.assigned == generation else served.assigned
     current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
-    # Decision group-assignment-overtaken (X-14): overtaken | still wanted
-    if not served.shard.is_led or not current:
+    if not served.shard.is_led or not current:  # Decision group-assignment-overtaken
         return
-    # Decision group-assignment-stored (X-14): stored, group is stable | refused, rebalances
-    if not error:
+    if not error:  # Decision group-assignment-stored
         stabilise(served)
     else:
         fail_syncs(served, error)
@@ -437,8 +418,7 @@ def _send_assignments(served: ServedGroup) -> Sliced[None]:
         if number % REBALANCED_MEMBERS_PER_SLICE == 0:
             yield
             is_over = group.generation != generation or group.state is not GroupState.STABLE
-            # Decision group-assignments-overtaken (X-14): overtaken or lost | still current
-            if is_over or not served.shard.is_led:
+            if is_over or not served.shard.is_led:  # Decision group-assignments-overtaken
                 return
 
 
@@ -475,21 +455,18 @@ def heartbeat(served: ServedGroup, member_id: str, group_instance_id: str | None
     error = group.check_member(member_id, group_instance_id)
     if error:
         return error
-    # Decision group-heartbeat-generation (X-14): stale | current
-    if generation != group.generation:
+    if generation != group.generation:  # Decision group-heartbeat-generation
         return ErrorCode.illegal_generation
     served.restart_session(member_id, group.members[member_id].session_timeout_ms)
     rebalancing = group.state is GroupState.PREPARING_REBALANCE
-    # Decision group-heartbeat-in-rebalance (X-14): must join again | continues
-    return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
+    return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none  # Decision group-heartbeat-in-rebalance
 
 
 def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
     """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     errors = tuple(_leave(served, each) for each in leaving)
     gone = errors.count(ErrorCode.none)
-    # Decision group-leave-rebalances (X-14): rebalances | empty or no member left
-    if gone and served.group.state is not GroupState.EMPTY:
+    if gone and served.group.state is not GroupState.EMPTY:  # Decision group-leave-rebalances
         reason = next((each.reason for each in leaving if each.reason), "")
         prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))
     return errors
@@ -524,8 +501,7 @@ def expired(served: ServedGroup, member_id: str) -> None:
     send heartbeats and are excused."""
     group = served.group
     member = group.members.get(member_id)
-    # Decision group-member-expiry-excused (X-14): stays, its request is parked | expired
-    if not served.shard.is_led or (member is not None and member.is_excused):
+    if not served.shard.is_led or (member is not None and member.is_excused):  # Decision group-member-expiry-excused
         return
     remove(served, member_id, "expired")
     if member is not None and group.state is not GroupState.EMPTY:

@@ -123,8 +123,7 @@ class ServedGroup:
         session.timer = self.context.ports.set_timer(session.deadline_us, lambda: self._fired(member_id, session))
 
     def _fired(self, member_id: str, session: Session) -> None:
-        # Decision group-member-session: alive, extended meanwhile | expired
-        if self.context.ports.now().mono_us < session.deadline_us:
+        if self.context.ports.now().mono_us < session.deadline_us:  # Decision group-member-session
             self._arm(member_id, session)
             return
         del self.sessions[member_id]

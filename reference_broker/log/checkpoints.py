@@ -197,8 +197,7 @@ class OffsetCheckpoints:
         """Called when records from ``offset`` on are about to be removed. Their successors are not durable yet, so no
         power loss may bring the higher point back: this waits for the disk. It is rare, since it needs a truncation
         behind a roll."""
-        # Decision recovery-point-cut (P-4): lowered first | below the cut
-        if offset < self.recovery_point:
+        if offset < self.recovery_point:  # Decision recovery-point-cut
             self._recovery_point.put([str(offset)])
             self.recovery_point = offset
 

@@ -64,8 +64,7 @@ class Durability:
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]
-        # Decision sync-after-cut (E-7): makes records durable | began before the cut
-        if point.change >= self.last_cut:
+        if point.change >= self.last_cut:  # Decision sync-after-cut
             self.synced_offset = max(self.synced_offset, point.end_offset)
             self.unsettled_cut = ""
         return clean

@@ -80,8 +80,7 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Return the largest known epoch <= ``epoch``, and its end offset. An epoch below the first known one ends
         where that one begins. The result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
-        # Decision requested-epoch (F-13): unknown here | known
-        if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
+        if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:  # Decision requested-epoch
             return EpochEndOffset(UNDEFINED, UNDEFINED)
         if epoch == self.epochs[-1]:
             return EpochEndOffset(epoch, log_end_offset)

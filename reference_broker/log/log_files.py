@@ -155,14 +155,13 @@ class LogFiles:
         """
         segments, checkpoints = self.segments, self.checkpoints
         point = segments.durable_before()
-        # Decision recovery-point (P-4): raised | stays
+        # Decision recovery-point
         if point > max(checkpoints.recovery_point, segments.bases[0]) and checkpoints.is_start_durable:
             self.durability.note_changed(checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(base_offset, now.wall_ms, buffers, min(producers.open_transactions.values(), default=-1))
         segments[-2].aborted.release()
-        # Decision roll-snapshot (P-2): written | there already
-        if segments.snapshots.is_due(segments.bases[-1], log_start_offset):
+        if segments.snapshots.is_due(segments.bases[-1], log_start_offset):  # Decision roll-snapshot
             with suppress(DiskError):
                 segments.snapshots.begin(segments.bases[-1], producers)
 
@@ -220,7 +219,7 @@ class LogFiles:
         a start could not read from them any more."""
         segments = self.segments
         count = count_before(segments, end_offset)
-        # Decision deletable-snapshot (P-11, P-12): missing, segment stays | whole or none to delete
+        # Decision deletable-snapshot
         while count and not segments.snapshots.is_whole_and_durable(segments.bases[count]):
             count -= 1
         return count
@@ -321,6 +320,5 @@ class LogFiles:
         segments.snapshots.finish()
         self.snapshot_if_due(log_end_offset, log_start_offset, producers)
         is_synced = not self.durability.dirty and self.durability.synced_offset == log_end_offset
-        # Decision clean-close (P-3): recovery point at the end | stays
-        if segments and is_synced and log_end_offset > checkpoints.recovery_point:
+        if segments and is_synced and log_end_offset > checkpoints.recovery_point:  # Decision clean-close
             self.durability.note_changed(checkpoints.raise_recovery_point(log_end_offset))

@@ -20,8 +20,7 @@ def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: boo
     """
     while True:  # Each damage takes at least its segment away, so this ends.
         recovery = Recovery(disk, directory, config, now, clean)
-        # Decision log-damage (E-6, P-4): set aside, opened again | opened
-        try:
+        try:  # Decision log-damage
             recovered = yield from recovery.run()
         except LogDamaged as failure:
             set_aside(disk, directory, failure.damage, recovery.checkpoints.durable_end)

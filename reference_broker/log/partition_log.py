@@ -127,8 +127,7 @@ class PartitionLog:
         DiskError."""
         log = cls(config, recovered)
         begin = recovered.local_start_offset
-        # Decision recovered-in-tier (P-11): begins behind the tier | by its own start
-        if begin > log.log_end_offset and begin > recovered.log_start_offset:
+        if begin > log.log_end_offset and begin > recovered.log_start_offset:  # Decision recovered-in-tier
             none, earlier_epochs = log.producers.empty_copy(), log.epochs.before(begin)
             log.start_from_remote(now, begin, recovered.log_start_offset, earlier_epochs, encode_snapshot(none), none)
         elif begin > log.log_end_offset:
@@ -172,8 +171,7 @@ class PartitionLog:
         """The first offset of the earliest undecided transaction below the high watermark, or the high watermark if
         there is none. It is never below the log start offset, where the transaction may have begun."""
         unstable = self.producers.first_unstable_offset(self.high_watermark)
-        # Decision stable-offset (X-4): at the high watermark | held by a transaction
-        if unstable is None:
+        if unstable is None:  # Decision stable-offset
             return self.high_watermark
         return max(self.log_start_offset, min(self.high_watermark, unstable))
 
@@ -336,8 +334,7 @@ class PartitionLog:
                 self.expire_producers(now)
             has_producer = len(batches) > 1 or batches[0][1].producer_id >= 0
             duplicates = duplicate_batches(self.producers, batches, self.verification, guard) if has_producer else None
-            # Decision append-retry (P-6): written before | new
-            if duplicates is not None:
+            if duplicates is not None:  # Decision append-retry
                 time_ms = duplicates[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = duplicates[0].first_offset, duplicates[-1].last_offset
                 return AppendResult(first, last, time_ms, self.log_start_offset, duplicate=True)
@@ -411,8 +408,7 @@ class PartitionLog:
     def roll_if_due(self, now: Now) -> bool:
         """Start a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
         is_due = self.files.is_roll_due(now)
-        # Decision segment-roll-by-time (P-2): rolled | not due
-        if is_due:
+        if is_due:  # Decision segment-roll-by-time
             self.roll(now)
         return is_due
 
@@ -436,14 +432,12 @@ class PartitionLog:
             return offset
         end = segments.end_before(offset)
         work = replay(segments, producers, self.log_start_offset, offset)
-        # Decision truncated-producers (P-10, X-13): replayed | none known
-        self.producers = run_to_end(work) if producers.by_id else producers.empty_copy()
+        self.producers = run_to_end(work) if producers.by_id else producers.empty_copy()  # Decision truncated-producers
         self.producers.keep_completed(producers, end)
         try:
             segments.snapshots.delete_beyond(end)
             first_touched = self.files.lower_checkpoints(offset)
-            # Decision truncation-of-clean-part (X-11): dirty from there | still clean
-            if first_touched < self.cleaned_offset:
+            if first_touched < self.cleaned_offset:  # Decision truncation-of-clean-part
                 self.note_cleaned(first_touched)
             segments.cut_from(offset)
         except DiskError:
@@ -569,8 +563,7 @@ class PartitionLog:
         """
         safe = min(end_offset, self.copied_end_offset, self.high_watermark, self.synced_offset)
         count = self.files.count_deletable(safe)
-        # Decision local-deletion (P-11): copies are safe | none deletable
-        if count:
+        if count:  # Decision local-deletion
             first = self.bases[count]
             self.files.write_local_start(first)
             self.local_log_start_offset = first

@@ -211,8 +211,7 @@ def recreate_from(
     """Make the snapshot at ``offset`` by a replay from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStateManager(expiration_ms, reject_unknown=False)
     snapshot = segments.snapshots.newest(begin, offset)
-    # Decision recreation-begin (P-9): newer snapshot | replay alone
-    if snapshot is not None:
+    if snapshot is not None:  # Decision recreation-begin
         begin, producers = snapshot
         yield from restore_in_slices(states, producers)
     snapshotted = frozenset(states.by_id)
@@ -238,8 +237,7 @@ def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
     young = next(
         (segment for segment in segments.items[:last] if segment.max_timestamp_ms > expired_ms), segments.items[last]
     )
-    # Decision recreation-start (P-9): young segment | open transaction before it
-    return young.base_offset if young.open_from < 0 else young.open_from
+    return young.base_offset if young.open_from < 0 else young.open_from  # Decision recreation-start
 
 
 def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateManager) -> Sliced[tuple[int, set[int]]]:
@@ -261,8 +259,7 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateMa
             count += 1
             if count % RECREATED_BATCHES_PER_SLICE == 0:
                 yield
-                # Decision recreation (P-8): overtaken by a cut | continues
-                if segments.durability.last_cut != cuts or segment not in segments.items:
+                if segments.durability.last_cut != cuts or segment not in segments.items:  # Decision recreation
                     raise Overtaken(f"{segment.path} is not what it was")
     return read_bytes, fresh
 

@@ -145,36 +145,29 @@ class ProducerStateManager:
 
     def _check_one(self, producer: ProducerStateEntry | None, header: BatchHeader) -> BatchMetadata | None:
         first, epoch = header.base_sequence, header.producer_epoch
-        # Decision batch-producer (P-5): unknown | known
-        if producer is None:
-            # Decision unknown-producer (P-5): rejected | accepted
-            if first != 0 and self.reject_unknown:
+        if producer is None:  # Decision batch-producer
+            if first != 0 and self.reject_unknown:  # Decision unknown-producer
                 raise InvalidRecords(
                     ErrorCode.unknown_producer_id,
                     f"producer {header.producer_id} is not known here and sent sequence {first}, not 0",
                 )
             return None
-        # Decision producer-fenced (X-1): fenced | current or newer
-        if epoch < producer.producer_epoch:
+        if epoch < producer.producer_epoch:  # Decision producer-fenced
             raise InvalidRecords(
                 ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id} has epoch {producer.producer_epoch}, but the batch has epoch {epoch}",
             )
-        # Decision producer-epoch (P-6): new | same
-        if epoch > producer.producer_epoch:
+        if epoch > producer.producer_epoch:  # Decision producer-epoch
             if first != 0:
                 raise _out_of_order(header, f"a new epoch starts at 0, not {first}")
             return None
         duplicate = producer.find_duplicate_batch(header)
-        # Decision batch-sequence (P-6): written before | not remembered
-        if duplicate is not None:
+        if duplicate is not None:  # Decision batch-sequence
             return duplicate
         expected = _next_sequence(producer.last_sequence)
-        # Decision sequence-order (P-6): out of order | next
-        if first != expected:
+        if first != expected:  # Decision sequence-order
             raise _out_of_order(header, f"expected sequence {expected}, got {first}")
-        # Decision plain-batch (X-9): inside a transaction, refused | fits
-        if producer.current_txn_first_offset >= 0 and not header.is_transactional:
+        if producer.current_txn_first_offset >= 0 and not header.is_transactional:  # Decision plain-batch
             raise InvalidRecords(
                 ErrorCode.invalid_txn_state,
                 f"producer {header.producer_id} has an open transaction, but the batch is not transactional",
@@ -215,12 +208,10 @@ class ProducerStateManager:
             max(entry.coordinator_epoch, coordinator_epoch),
         )
         first = self.open_transactions.pop(header.producer_id, None)
-        # Decision marker (X-3): ends nothing | ends a transaction
-        if first is None:
+        if first is None:  # Decision marker
             return None
         self.completed.append((first, offset))
-        # Decision ended-transaction (X-5): committed | aborted
-        if type_ != ControlType.ABORT:
+        if type_ != ControlType.ABORT:  # Decision ended-transaction
             return None
         return Aborted(header.producer_id, first, offset, min(self.open_transactions.values(), default=offset + 1))
 
@@ -254,7 +245,7 @@ class ProducerStateManager:
         expired = [
             producer_id
             for producer_id, producer in self.by_id.items()
-            # Decision producer-expires (P-7): forgotten | kept
+            # Decision producer-expires
             if producer.current_txn_first_offset < 0 and wall_ms - producer.last_timestamp_ms >= self.expiration_ms
         ]
         for producer_id in expired:
@@ -368,8 +359,7 @@ def decode_snapshot(data: bytes) -> Iterator[tuple[int, ProducerStateEntry]]:
         raise SnapshotDamaged(f"{len(data)} bytes are too few") from None
     if version != SNAPSHOT_VERSION:
         raise SnapshotDamaged(f"its version is {version}")
-    # Decision producer-snapshot-crc (P-12): wrong, rebuilt | right
-    if not fits(crc, data):
+    if not fits(crc, data):  # Decision producer-snapshot-crc
         raise SnapshotDamaged("its CRC is wrong")
     start = _HEAD.size + _COUNT.size
     if len(data) != start + count * _PRODUCER.size:
@@ -462,8 +452,7 @@ class ProducerSnapshots:
         offset. Return None if there is none. Raise DiskError."""
         self._loaded = -1
         snapshot = self.newest(first_offset, end_offset)
-        # Decision producer-snapshot (P-4): none, replays all | loaded
-        if snapshot is None:
+        if snapshot is None:  # Decision producer-snapshot
             return None
         offset, producers = snapshot
         yield from restore_in_slices(states, producers)

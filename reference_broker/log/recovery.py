@@ -136,8 +136,7 @@ class Recovery:
             self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
             self.horizon.load(names, self.cleaned_offset)
             local = self.checkpoints.local
-            # Decision interrupted-tier-start (P-11): emptied | whole
-            if local.has_begun:
+            if local.has_begun:  # Decision interrupted-tier-start
                 names = self._empty(names)
             self.local_start = max(self.log_start_offset, local.offset)
             rows = self.epochs.checkpoint.read(names)
@@ -214,22 +213,19 @@ class Recovery:
             self.open = self._open_at(bases[0])
         for at, base in enumerate(bases):
             segment = new_segment(self.directory, base, self.now.wall_ms)
-            # Decision unused-segment (E-7): deleted | has records or follows
-            if self._is_unused(segment):
+            if self._is_unused(segment):  # Decision unused-segment
                 segment.delete(self.disk)
                 continue
             misfit = self._misfit(base)
             if misfit is not None:
                 first_lost, why = misfit
-                # Decision misfit-segment (P-4): damage | lost tail
-                if self._was_durable(first_lost):
+                if self._was_durable(first_lost):  # Decision misfit-segment
                     raise LogDamaged(Damage(segment.path, 0, first_lost, why))
                 self._cut_away(bases[at:])
                 break
             self.next_base = bases[at + 1] if at + 1 < len(bases) else MAX_OFFSET
             segment.open_from = min(self.open.values(), default=-1)
-            # Decision segment-trusted (P-4): indexes used | read whole
-            trusted = self.clean or self.next_base <= self.checkpoints.recovery_point
+            trusted = self.clean or self.next_base <= self.checkpoints.recovery_point  # Decision segment-trusted
             size = self.disk.size(segment.path)
             flaw: Flaw | None = Flaw("")
             begun = self.open.copy()
@@ -333,8 +329,7 @@ class Recovery:
         self.report.verified_bytes += size
         if flaw is not None:
             position, offset = segment.size_bytes, segment.next_offset
-            # Decision bad-batch (P-4, E-6): damage | torn end cut
-            if self._was_durable(offset):
+            if self._was_durable(offset):  # Decision bad-batch
                 raise LogDamaged(Damage(segment.path, position, offset, flaw.why))
             self._cut_away(later)
             self.report.cuts.append(Cut(segment.path, position, size - position, offset))
@@ -355,8 +350,7 @@ class Recovery:
         Aborted transactions that are in no file are found later. None if batches fill the file and the index is theirs.
         Otherwise the segment ends before the first bad batch."""
         disk = self.disk
-        # Decision index-files (P-4): loaded | rebuilt
-        indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
+        indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)  # Decision index-files
         if not indexed:
             segment.offsets.clear()
             segment.times.clear()
@@ -420,8 +414,7 @@ class Recovery:
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.local_start
         durable_end = self.checkpoints.durable_end
-        # Decision log-ends-early (E-6): durable records gone | reaches the durable end
-        if end < durable_end and self.quarantine is None:
+        if end < durable_end and self.quarantine is None:  # Decision log-ends-early
             path = new_segment(self.directory, end, self.now.wall_ms).path
             source = self.checkpoints.durable_end_path
             why = f"{source} says that records up to offset {durable_end} were synced, and they are gone"

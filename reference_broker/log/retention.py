@@ -31,8 +31,7 @@ def count_expired(
             break
         is_too_large = max_bytes >= 0 and excess_bytes >= oldest.size_bytes
         is_expired = config.has_delete_policy and (is_too_large or _is_too_old(oldest, max_ms, wall_ms))
-        # Decision oldest-segment (P-11): stays | expires
-        if count >= unreachable and not is_expired:
+        if count >= unreachable and not is_expired:  # Decision oldest-segment
             break
         excess_bytes -= oldest.size_bytes
         count += 1

@@ -147,8 +147,7 @@ class Segments(Sequence[Segment]):
 
     def delete_retired(self, before: int) -> None:
         """Delete the files of retired segments that end at or before an offset."""
-        # Decision retired-segment (P-4): files deleted | start not durable yet
-        while self.retired and self.retired[0].next_offset <= before:
+        while self.retired and self.retired[0].next_offset <= before:  # Decision retired-segment
             self._delete_files(self.retired[0])
             del self.retired[0]
 
@@ -273,8 +272,7 @@ def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> Sliced[lis
         if name.endswith(CLEANED_SUFFIX):
             disk.delete(f"{directory}/{name}")
     for name in names:
-        # Decision unfinished-swap (X-11): completed | other file
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):  # Decision unfinished-swap
             yield from _carry_through(disk, directory, int(name[:NAME_DIGITS]), names)
     return list(disk.list(directory))
 

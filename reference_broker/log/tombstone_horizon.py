@@ -61,11 +61,9 @@ class TombstoneHorizon:
         """Return whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
         (H-4, H-6). ``begin`` follows once it is empty. Raise DiskError."""
         remembered = remembered_after(position, leader_horizon)
-        # Decision horizon-passed (H-4, H-6): restarts | continues to fill
-        if remembered > self.remembered:
+        if remembered > self.remembered:  # Decision horizon-passed
             return True
-        # Decision remembered-horizon (H-6, H-7): lower, another leader's | as before
-        if remembered < self.remembered and position < self.remembered:
+        if remembered < self.remembered and position < self.remembered:  # Decision remembered-horizon
             # Another replica leads. A killed follower must not take the old marker for one that has not moved.
             self._put(self.offset, remembered)
         self.remembered, self.limit = remembered, leader_horizon

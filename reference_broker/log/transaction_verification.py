@@ -68,8 +68,7 @@ class VerificationStates:
         if _is_open(entry, batch):
             return None
         guard = self.guards.get(batch.producer_id)
-        # Decision verification-wait: begins | joined
-        if guard is None:
+        if guard is None:  # Decision verification-wait
             guard = VerificationGuard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
             self.guards[batch.producer_id] = guard
         else:
@@ -102,7 +101,7 @@ class VerificationStates:
         if _is_open(entry, batch):
             return
         _check_epoch(entry, batch)
-        # Decision transaction-verified: not here, refused | verified
+        # Decision transaction-verified
         if self.is_demanded and (guard is None or guard is not self.guards.get(batch.producer_id)):
             raise InvalidRecords(
                 ErrorCode.invalid_txn_state, f"producer {batch.producer_id} has no verified transaction here"
@@ -141,8 +140,7 @@ def _check_epoch(entry: ProducerStateEntry | None, batch: TransactionalBatch) ->
 def _check_sequence(entry: ProducerStateEntry | None, header: BatchHeader, there: VerificationGuard) -> None:
     first = header.base_sequence
     begins_late = there.raises_epoch and first != 0 and (entry is None or not entry.batch_metadata)
-    # Decision earlier-batch-waits: refused | first in order
-    if begins_late or first > there.lowest_sequence:
+    if begins_late or first > there.lowest_sequence:  # Decision earlier-batch-waits
         expected = 0 if begins_late else there.lowest_sequence
         raise InvalidRecords(
             ErrorCode.out_of_order_sequence_number,

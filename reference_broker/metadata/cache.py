@@ -71,8 +71,7 @@ class MetadataCache:
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
         """The cache after this update. The caller has checked the update's epochs."""
         topics, topic_names = self.topics, self.topic_names
-        # Decision metadata-update-applied (M-3): replaces all topics | changes some
-        if update.whole:
+        if update.whole:  # Decision metadata-update-applied
             topics = {name: topic for name, topic in update.topics.items() if topic is not None}
             topic_names = {topic.topic_id: name for name, topic in topics.items()}
         elif update.topics:
@@ -99,8 +98,7 @@ class MetadataCache:
         While the metadata epoch is switched off, it stays at the last one. Clients that have accepted it, or
         that find it beside a committed offset, go on then.
         """
-        # Decision metadata-epoch-served (M-4): of its content | an overtaken one or none
-        if self.metadata_epoch != NO_EPOCH:
+        if self.metadata_epoch != NO_EPOCH:  # Decision metadata-epoch-served
             return self.metadata_epoch
         return self.overtaken_epoch if self.overtaken_epoch > 0 else NO_EPOCH
 
@@ -171,15 +169,13 @@ PartitionState: TypeAlias = UpdateMetadataPartition1000 | UpdateMetadataPartitio
 def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
     """The error of an update, or NONE if it is accepted or overtaken (``is_overtaken``). ``broker_epoch`` is that of
     this broker's incarnation. Version 1000 names no incarnation."""
-    # Decision metadata-update-controller (M-3): older controller | current or newer
-    if update.controller_epoch < cache.controller_epoch:
+    if update.controller_epoch < cache.controller_epoch:  # Decision metadata-update-controller
         return ErrorCode.stale_controller_epoch
     if isinstance(update, UpdateMetadataRequest1000):
         return ErrorCode.none
-    # Decision metadata-update-broker-epoch (M-3): for another incarnation | for this incarnation
-    if update.broker_epoch != broker_epoch:
+    if update.broker_epoch != broker_epoch:  # Decision metadata-update-broker-epoch
         return ErrorCode.stale_broker_epoch
-    # Decision metadata-update-base-known (M-2): no base, refused | usable
+    # Decision metadata-update-base-known
     if update.type != FULL_UPDATE and (
         cache.metadata_epoch == NO_EPOCH or update.controller_epoch != cache.controller_epoch
     ):
@@ -190,7 +186,7 @@ def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
 def is_overtaken(update: Request, cache: MetadataCache) -> bool:
     """Return whether an update must be ignored. This is so if the same update or a newer one of the same controller was
     applied before, or if the metadata epoch has been switched off since."""
-    # Decision metadata-update-overtaken (M-3): overtaken | newer
+    # Decision metadata-update-overtaken
     return update.metadata_epoch <= cache.overtaken_epoch or (
         update.controller_epoch == cache.controller_epoch and update.metadata_epoch <= cache.metadata_epoch
     )
@@ -226,8 +222,7 @@ def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate
             yield
     topics: dict[str, TopicImage | None] = {}
     for number, (name, draft) in enumerate(drafts.items(), 1):
-        # Decision metadata-update-has-gaps (M-2): partitions are missing | complete
-        try:
+        try:  # Decision metadata-update-has-gaps
             partitions = with_changes(name, draft.known, draft.changed)
         except MetadataFault:
             return None

@@ -428,8 +428,7 @@ def _clear_elr(delta: MetadataDelta, record: ClearElrRecord) -> None:
     could ever lead them without loss."""
     for topic in delta.topics_named(record.topic_name):
         for index, partition in enumerate(topic.partitions):
-            # Decision elr-record-cleared (E-8): cleared | nothing to clear
-            if partition.isr and (partition.elr or partition.last_known_elr):
+            if partition.isr and (partition.elr or partition.last_known_elr):  # Decision elr-record-cleared
                 cleared = PartitionChangeRecord(
                     partition_id=index, topic_id=topic.topic_id, eligible_leader_replicas=(), last_known_elr=()
                 )

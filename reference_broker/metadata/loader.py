@@ -169,21 +169,18 @@ class MetadataBatchLoader:
         if self._staged and not self._staged[-1][2]:
             self.delta.build(self.loaded)  # A missing partition shows only here. Nothing of the batch is published yet.
         self._publish_staged()
-        # Decision metadata-epoch-published-alone (M-2): one epoch published alone | continues
-        if self.splits_at_epochs and self.delta.metadata_epoch is not None:
+        if self.splits_at_epochs and self.delta.metadata_epoch is not None:  # Decision metadata-epoch-published-alone
             self.flush()
 
     def flush(self) -> None:
         """Publish what was replayed since the last publication, but nothing while a transaction is open. Raise
         MetadataFault, and publishes nothing, if no image can be built of it."""
-        # Decision metadata-flush-in-transaction (T-8): published | held back
-        if not self.in_transaction:
+        if not self.in_transaction:  # Decision metadata-flush-in-transaction
             self._publish(self.loaded, aligned=True)
 
     def _mark(self, marker: MetadataRecord, batch: MetadataBatch, index: int) -> None:
         if isinstance(marker, BeginTransactionRecord):
-            # Decision metadata-transaction-begins-in-batch (T-8): records before it are staged | first of its batch
-            if index:
+            if index:  # Decision metadata-transaction-begins-in-batch
                 offset = batch.provenance.offset - len(batch.records) + index
                 self._stage(replace(batch.provenance, offset=offset), aligned=False)
             else:
@@ -191,8 +188,7 @@ class MetadataBatchLoader:
             self.in_transaction = True
             return
         self.in_transaction = False
-        # Decision metadata-transaction-aborted (T-7, T-8): records dropped | records kept
-        if isinstance(marker, AbortTransactionRecord):
+        if isinstance(marker, AbortTransactionRecord):  # Decision metadata-transaction-aborted
             self.delta = MetadataDelta(self.delta.image)
 
     def _publish(self, provenance: Provenance, aligned: bool) -> None:
@@ -290,8 +286,7 @@ class MetadataLoader:
     def load(self) -> Sliced[None]:
         """Load the newest snapshot at start, and publish nothing. Raise StartRefused if it is damaged."""
         newest = self._store.latest
-        # Decision loaded-from-snapshot (S-9): from a snapshot | from the log alone
-        if newest is not None:
+        if newest is not None:  # Decision loaded-from-snapshot
             self._replace_image(newest, (yield from self._loading(newest)))
 
     def split_at_epochs(self, wanted: bool) -> None:
@@ -307,8 +302,7 @@ class MetadataLoader:
     def reload(self, snapshot: OffsetAndEpoch) -> None:
         """Load a snapshot that has replaced the log, and publish the difference to it. If a newer snapshot arrives
         meanwhile, it is loaded instead."""
-        # Decision reload-superseded (S-9): earlier one is dropped | none runs
-        if self._reloading is not None:
+        if self._reloading is not None:  # Decision reload-superseded
             self._reloading.close()
         self._reloading = self._reload(snapshot)
         self._high_watermark = max(self._high_watermark, snapshot.offset)

@@ -227,8 +227,7 @@ class SnapshotGenerator:
         is the size of the batches since the image before."""
         self._image = image
         self._pending_bytes += record_bytes
-        # Decision published-is-snapshot (S-12): counts again | counting continues
-        if self._store.holds(snapshot_id(image)):
+        if self._store.holds(snapshot_id(image)):  # Decision published-is-snapshot
             self._pending_bytes = 0
             self._last_us = self._node.now_us
             self.cleaner.check()
@@ -244,8 +243,7 @@ class SnapshotGenerator:
         due_us = self._due_us()
         if due_us is None:
             return
-        # Decision snapshot-due (S-12): started now | later
-        if due_us <= self._node.now_us:
+        if due_us <= self._node.now_us:  # Decision snapshot-due
             self._start(image)
         else:
             self._wake_at(due_us)
@@ -257,10 +255,9 @@ class SnapshotGenerator:
     def _due_us(self) -> int | None:
         """Return when the next snapshot is due, or None if not before more is published."""
         config = self._config
-        # Decision damaged-snapshot-remade (S-9, S-12): recreated | good
-        if self._store.latest in self._store.damaged:
+        if self._store.latest in self._store.damaged:  # Decision damaged-snapshot-remade
             return self._not_before_us
-        # Decision snapshot-due-by-size (S-12): enough new records | not enough
+        # Decision snapshot-due-by-size
         if self._pending_bytes >= config.metadata_log_max_record_bytes_between_snapshots:
             return self._not_before_us
         interval_ms = config.metadata_log_max_snapshot_interval_ms
@@ -292,8 +289,7 @@ class SnapshotGenerator:
         self._node.after(0, lambda: run_slices(self._node.ports, writing))
 
     def _write(self, attempt: "_Attempt", image: MetadataImage) -> Sliced[None]:
-        # Decision snapshot-written (S-12): disk refused it | written
-        try:
+        try:  # Decision snapshot-written
             yield from write_snapshot(self._node.disk, image)
         except DiskError as error:
             self._failed(attempt, error)
@@ -310,8 +306,7 @@ class SnapshotGenerator:
         """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
-            # Decision written-snapshot-new (S-9): named | downloaded one is newer
-            if self._is_new(snapshot):
+            if self._is_new(snapshot):  # Decision written-snapshot-new
                 path = self._store.name(snapshot, made_path(snapshot))
                 self._note("snapshot_renamed", snapshot)
                 self._node.ports.sync((path,), lambda: self._named(attempt))

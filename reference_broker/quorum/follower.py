@@ -61,14 +61,12 @@ class Follower(RoleState):
 
     def stop(self) -> None:
         super().stop()
-        # Decision follower-stops-in-download (S-11): download is cancelled | no download runs
-        if self._downloading:
+        if self._downloading:  # Decision follower-stops-in-download
             self._download.cancel()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
         gone = self.leader_gone or not self.has_fetched or candidate_id == self.election.leader_id
-        # Decision follower-grants-pre-vote (T-7): granted | refused
-        return pre_vote and up_to_date and gone
+        return pre_vote and up_to_date and gone  # Decision follower-grants-pre-vote
 
     def restart_fetch_timeout(self) -> None:
         """Restart the fetch timeout, because the leader is alive."""
@@ -82,8 +80,7 @@ class Follower(RoleState):
     def leader_resigned(self, successors: tuple[int, ...]) -> None:
         """Seek an election: at once as the first successor, and a little later as each further one."""
         node_id = self.context.node_id
-        # Decision named-successor (T-7): in its place | behind all of them
-        place = successors.index(node_id) if node_id in successors else len(successors)
+        place = successors.index(node_id) if node_id in successors else len(successors)  # Decision named-successor
         self._leader_lost(place * GONE_DELAY_US)
 
     # Fetching
@@ -111,8 +108,7 @@ class Follower(RoleState):
 
     def _failed(self) -> None:
         self._failures += 1
-        # Decision quorum-leader-unreachable (T-7): considered gone | retried
-        if self._failures >= GONE_AFTER_FAILURES:
+        if self._failures >= GONE_AFTER_FAILURES:  # Decision quorum-leader-unreachable
             self._leader_lost(None)
         self._retry()
 
@@ -135,15 +131,13 @@ class Follower(RoleState):
         if response.error is not ErrorCode.none:
             self._failures = 1
             self._retry()
-        # Decision quorum-follower-needs-snapshot (S-10): snapshot is named | log is enough
-        elif response.snapshot is not None:
+        elif response.snapshot is not None:  # Decision quorum-follower-needs-snapshot
             self._download_snapshot(response.snapshot)
         elif self._rediscover:
             self._rediscover = False
             self._succeeded()
             self._fetch_again()
-        # Decision quorum-follower-diverges (T-7): log is cut | log agrees
-        elif response.diverging is not None:
+        elif response.diverging is not None:  # Decision quorum-follower-diverges
             self._truncate(response.diverging)
         else:
             self._append_response(response)
@@ -157,8 +151,7 @@ class Follower(RoleState):
     def _append_response(self, response: RaftFetchResponse) -> None:
         context = self.context
         self._succeeded()
-        # Decision fetched-metadata-written (T-8): disk refused them | written
-        try:
+        try:  # Decision fetched-metadata-written
             appended_bytes = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
             context.ports.note("fetched_not_written", ("why", str(failure)))
@@ -197,8 +190,7 @@ class Follower(RoleState):
             return
         context.ports.note("truncated", ("offset", end_offset))
         self._succeeded()
-        # Decision metadata-log-cut (T-7): shortened | nothing to cut
-        if end_offset < before:
+        if end_offset < before:  # Decision metadata-log-cut
             self._fetch_again()
         else:
             self._retry()
@@ -216,7 +208,7 @@ class Follower(RoleState):
         self._succeeded()
         epoch, leader_id, _voted_id = self.election
         wait_us = self._download.wait_us(leader_id, snapshot)
-        # Decision snapshot-download-postponed (S-10): postponed | started now
+        # Decision snapshot-download-postponed
         if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
             self._fetch_after(wait_us)
             return
@@ -231,8 +223,7 @@ class Follower(RoleState):
 
     def _downloaded(self, snapshot: OffsetAndEpoch, outcome: DownloadOutcome) -> None:
         self._downloading = False
-        # Decision snapshot-download-leader-changed (S-7, S-10): another leader | same leader
-        if isinstance(outcome, LeaderChanged):
+        if isinstance(outcome, LeaderChanged):  # Decision snapshot-download-leader-changed
             self.context.learn_leader(outcome.leader_id, outcome.leader_epoch)
             if self.live:
                 self._failed()
@@ -241,8 +232,7 @@ class Follower(RoleState):
             self._succeeded()
             self.context.high_watermark.snapshot_installed(snapshot)
             self._fetch_again()
-        # Decision snapshot-download-rediscovers (S-10): snapshot is looked up again | transfer failed
-        elif isinstance(outcome, Rediscover):
+        elif isinstance(outcome, Rediscover):  # Decision snapshot-download-rediscovers
             self._rediscover = True
             self._succeeded()
             self._fetch_again()
@@ -255,8 +245,7 @@ class Follower(RoleState):
         """Consider the leader gone when the fetch timeout has passed, but do not seek votes at once. Nodes that were
         paused together resume at the same instant and must not all seek votes then. A response of the leader may also
         be about to arrive."""
-        # Decision quorum-fetch-timeout (T-7): leader is silent | leader responds
-        if self.now_us >= self._deadline_us:
+        if self.now_us >= self._deadline_us:  # Decision quorum-fetch-timeout
             self._leader_lost(None)
             self.after(self.context.timing.fetch_timeout_us, self._check_fetch_timeout)
         else:
@@ -270,8 +259,7 @@ class Follower(RoleState):
             self.after(self.context.timing.gone_us() if delay_us is None else delay_us, self._leave_if_leader_gone)
 
     def _leave_if_leader_gone(self) -> Role | None:
-        # Decision quorum-leader-returned (T-7): came back in time | still gone
-        if not self.leader_gone:
+        if not self.leader_gone:  # Decision quorum-leader-returned
             return None
         self.context.timing.count_attempt()
         return Role.PROSPECTIVE if self.context.is_voter else Role.UNATTACHED

@@ -125,8 +125,7 @@ class Leader(RoleState):
 
     def _complete(self, due: Callable[[ParkedFetch], bool]) -> None:
         for number, parked in list(self.parked.items()):
-            # Decision parked-metadata-fetch-due (T-8): completed | stays parked
-            if due(parked):
+            if due(parked):  # Decision parked-metadata-fetch-due
                 self._finish(number)
 
     def _finish(self, number: int) -> None:
@@ -147,8 +146,7 @@ class Leader(RoleState):
         self._supersede(request.replica_id)
         high_watermark = self.context.high_watermark.offset
         is_current = partition.fetch_offset >= log.end_offset and partition.high_watermark >= high_watermark
-        # Decision metadata-fetch-parked (T-8): parked | served at once
-        if validity is VALID and is_current and request.max_wait_ms and self.live:
+        if validity is VALID and is_current and request.max_wait_ms and self.live:  # Decision metadata-fetch-parked
             self._park(partition, request, respond)
         else:
             respond(self._read(partition, request))
@@ -225,11 +223,9 @@ class Leader(RoleState):
         context = self.context
         ends = [context.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
         held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
-        # Decision majority-in-own-epoch (T-8): none of this epoch | of this epoch
-        if held_by_majority <= self.start_offset or self.start_offset < 0:
+        if held_by_majority <= self.start_offset or self.start_offset < 0:  # Decision majority-in-own-epoch
             return
-        # Decision quorum-commit-advanced (T-8): advanced | unchanged
-        if context.high_watermark.advance(held_by_majority) and self.live:
+        if context.high_watermark.advance(held_by_majority) and self.live:  # Decision quorum-commit-advanced
             high_watermark = context.high_watermark.offset
             self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
 
@@ -241,7 +237,7 @@ class Leader(RoleState):
         period_us = self.context.timing.fetch_timeout_us // 2
         now_us = self.now_us
         for peer, replica in self.voters.items():
-            # Decision begin-epoch-announced (T-7): announced to the voter | it is in contact
+            # Decision begin-epoch-announced
             if peer not in self._beginning and now_us - replica.contact_us >= silent_us:
                 self._beginning[peer] = True
                 self._send_begin_epoch(peer)
@@ -268,8 +264,7 @@ class Leader(RoleState):
         context = self.context
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
         deadline_us = contacts[context.majority - 2] + context.timing.check_quorum_us
-        # Decision check-quorum (T-7): majority is silent | majority is in contact
-        if self.now_us >= deadline_us:
+        if self.now_us >= deadline_us:  # Decision check-quorum
             return self.resign("a majority of voters was silent")
         self.at(deadline_us, self._check_quorum)
         return None

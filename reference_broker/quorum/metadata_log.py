@@ -185,7 +185,7 @@ class MetadataLog:
             while good_bytes < size:
                 header = checked(view, good_bytes, size)
                 is_contiguous = header.base_offset == next_offset and header.last_offset_delta >= 0
-                # Decision fetched-metadata-batch-fits (T-8): gap or wrong epoch | follows the log
+                # Decision fetched-metadata-batch-fits
                 if not is_contiguous or not epoch <= header.leader_epoch <= leader_epoch:
                     break
                 good_bytes, next_offset, epoch = (
@@ -232,7 +232,7 @@ class MetadataLog:
         if end_of_epoch.epoch < 0:
             return end
         oldest = self.snapshots.oldest
-        # Decision epoch-ends-at-snapshot (S-10): ends at the oldest snapshot | ends in the log
+        # Decision epoch-ends-at-snapshot
         if oldest is not None and end_of_epoch.end_offset == oldest.offset and end_of_epoch.epoch == epoch:
             return oldest
         return OffsetAndEpoch(end_of_epoch.end_offset, end_of_epoch.epoch)
@@ -243,13 +243,13 @@ class MetadataLog:
         start, oldest, latest = self.start_offset, self.snapshots.oldest, self.snapshots.latest
         if oldest is not None and latest is not None:
             at_start = offset == start == oldest.offset and epoch != oldest.epoch
-            # Decision fetching-voter-needs-snapshot (S-10, S-15): snapshot is named | log reaches back
+            # Decision fetching-voter-needs-snapshot
             if offset == 0 or offset < start or at_start or epoch < oldest.epoch:
                 return NeedsSnapshot(latest)
         elif offset == 0 == start:
             return VALID
         end = self.end_for_epoch(epoch)
-        # Decision fetching-voter-log-valid (T-7): prefix of this log | diverges
+        # Decision fetching-voter-log-valid
         return VALID if end.epoch == epoch and offset <= end.offset else Diverging(end)
 
     # Moving the ends
@@ -258,15 +258,14 @@ class MetadataLog:
         """Cut the records that a leader with the diverging ``end`` does not have, and return the new end offset.
         Committed records are never cut, because a node that lacks them cannot be elected."""
         own = self.end_for_epoch(end.epoch)
-        # Decision quorum-diverging-epoch-known (T-7): both have the epoch | cut to an older epoch
+        # Decision quorum-diverging-epoch-known
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
         """Remove every batch that reaches ``offset`` or beyond, and return the new end offset. Raise
         CutBelowHighWatermark, because the node must end rather than forget committed records."""
         high_watermark = self.log.high_watermark
-        # Decision metadata-log-cut-below-commit (T-7): refused | records uncommitted
-        if offset < high_watermark:
+        if offset < high_watermark:  # Decision metadata-log-cut-below-commit
             raise CutBelowHighWatermark(
                 f"The metadata log would be cut at offset {offset}, below its high watermark {high_watermark}: a "
                 "leader without committed records was elected, since voters lost what they had made durable; restore "
@@ -295,8 +294,7 @@ class MetadataLog:
     def delete_before(self, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
         """Move the start of the log to a snapshot that this node holds, and delete whole segments before it. Returns
         False if the log already starts there or later, or if the snapshot's end is not known to be committed."""
-        # Decision metadata-log-start-stays (S-15): start stays | start moves to the snapshot
-        if not self.log.log_start_offset < id.offset <= self.log.high_watermark:
+        if not self.log.log_start_offset < id.offset <= self.log.high_watermark:  # Decision metadata-log-start-stays
             return False
         self.log.delete_records_before(id.offset)
         return True

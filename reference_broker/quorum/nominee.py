@@ -72,8 +72,7 @@ class Nominee(RoleState):
         )
 
     def _responded(self, peer: int, response: RaftResponse) -> Role | None:
-        # Decision vote-response (T-7): error, resent | counted
-        if response.error is not ErrorCode.none:
+        if response.error is not ErrorCode.none:  # Decision vote-response
             return self._unreachable(peer)
         self.failed.pop(peer, None)
         (self.granted if response.granted else self.rejected)[peer] = True
@@ -86,11 +85,9 @@ class Nominee(RoleState):
 
     def _count_votes(self) -> Role | None:
         voters, majority = len(self.context.voters), self.context.majority
-        # Decision vote-majority (T-7): majority granted | not enough yet
-        if len(self.granted) >= majority:
+        if len(self.granted) >= majority:  # Decision vote-majority
             return self.won() if self.may_win else None
-        # Decision election-lost (T-7): lost early | still open
-        if len(self.rejected) > voters - majority or (self.rejected and self.known == voters):
+        if len(self.rejected) > voters - majority or (self.rejected and self.known == voters):  # Decision election-lost
             return self.lost()
         return None
 
@@ -112,7 +109,7 @@ class Prospective(Nominee):
 
     @property
     def may_win(self) -> bool:
-        # Decision pre-vote-wins (T-7): majority is enough | waits for every voter
+        # Decision pre-vote-wins
         return not self._starting or self.election.epoch == 0 or self.known > len(self.context.others)
 
     def won(self) -> Role:
@@ -125,8 +122,7 @@ class Prospective(Nominee):
 
     def lost(self) -> Role:
         """Return to the role from before, because the others have a leader or a longer log."""
-        # Decision after-lost-pre-vote (T-7): unattached | back to its leader
-        return Role.UNATTACHED if self.election.leader_id == NO_NODE else Role.FOLLOWER
+        return Role.UNATTACHED if self.election.leader_id == NO_NODE else Role.FOLLOWER  # Decision after-lost-pre-vote
 
     def timed_out(self) -> Role:
         return self.lost()

@@ -248,8 +248,7 @@ class Quorum:
         is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
         if self.stopped or (epoch == self.epoch and not is_news):
             return True
-        # Decision quorum-leader-learned (T-7): followed | none or this node
-        if leader_id in self.others:
+        if leader_id in self.others:  # Decision quorum-leader-learned
             self.become_follower(epoch, leader_id)
         else:  # If others report that this node leads, it has lost its state. It had voted for itself in that epoch.
             self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
@@ -381,8 +380,7 @@ class Quorum:
                 "give controller.quorum.voters as it was, or another directory."
             )
         log_epoch = self.log.end.epoch
-        # Decision kept-epoch-behind-log (T-7): epoch taken from the log | kept
-        if state is None or state.leader_epoch < log_epoch:
+        if state is None or state.leader_epoch < log_epoch:  # Decision kept-epoch-behind-log
             return QuorumState(NO_NODE, log_epoch, NO_NODE, self.voters)
         return state
 
@@ -393,8 +391,7 @@ class Quorum:
         self.gate.closed = False
         if self.voters == (self.node_id,):
             self.become_prospective()
-        # Decision start-follows-kept-leader (T-7): follows it | looks for a leader
-        elif state.leader_id in self.others:
+        elif state.leader_id in self.others:  # Decision start-follows-kept-leader
             self.become_follower(state.leader_epoch, state.leader_id)
         else:
             led = state.leader_id == self.node_id
@@ -409,8 +406,7 @@ class Quorum:
             return
         self._left = done
         self.leaving = True
-        # Decision shutdown-resigns (T-7): leader resigns first | stops at once
-        if self.is_leader and self.others:
+        if self.is_leader and self.others:  # Decision shutdown-resigns
             timeout_us = self._context.timing.request_timeout_ms * 1000
             self._context.node.after(timeout_us, self._all_notified)
             self.resign("it is shutting down")

@@ -82,14 +82,12 @@ def _vote(quorum: Quorum, request: Vote | None, responder: RaftResponder) -> Non
 def _decide_vote(quorum: Quorum, request: Vote, up_to_date: bool, responder: RaftResponder) -> None:
     """Grant or refuse the vote. A vote that is granted is synced to disk before the response is sent."""
     candidate_id, binding = request.candidate_id, not request.pre_vote
-    # Decision vote-epoch (T-7): newer epoch is joined | own epoch
-    if request.epoch > quorum.epoch:
+    if request.epoch > quorum.epoch:  # Decision vote-epoch
         voted_id = candidate_id if up_to_date and binding else NO_NODE
         quorum.become_unattached(request.epoch, voted_id=voted_id, then=lambda: responder.accept(granted=up_to_date))
         return
     granted = quorum.state.would_vote(candidate_id, up_to_date, request.pre_vote)
-    # Decision vote-granted (T-7): vote is made durable | no new vote
-    if granted and binding and quorum.voted_id != candidate_id:
+    if granted and binding and quorum.voted_id != candidate_id:  # Decision vote-granted
         quorum.become_unattached(request.epoch, voted_id=candidate_id, then=lambda: responder.accept(granted=True))
     else:
         responder.accept(granted=granted)
@@ -110,8 +108,7 @@ def _begin_epoch(quorum: Quorum, request: EpochRequest | None, responder: RaftRe
     error = _epoch_error(quorum, request)
     if error is not None:
         responder.refuse(error)
-    # Decision begin-epoch-of-known-leader (T-7): announced again | followed from now on
-    elif request.epoch == quorum.epoch and isinstance(quorum.state, Follower):
+    elif request.epoch == quorum.epoch and isinstance(quorum.state, Follower):  # Decision begin-epoch-of-known-leader
         quorum.state.announced()
         responder.accept()
     else:
@@ -138,8 +135,7 @@ def _end_epoch(quorum: Quorum, request: EpochRequest | None, responder: RaftResp
             quorum.state.leader_resigned(successors)
         responder.accept()
 
-    # Decision resignation-of-known-leader (T-7): known | learned with it
-    if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
+    if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):  # Decision resignation-of-known-leader
         leader_resigned()
     else:  # This node did not know the leader that resigns: it follows that leader, and then takes it for gone.
         quorum.become_follower(request.epoch, request.leader_id, then=leader_resigned)
@@ -193,8 +189,7 @@ def _whole_error(quorum: Quorum, cluster_id: str | None, is_metadata: bool) -> E
 def _voter_error(quorum: Quorum, remote_id: int, epoch: int, voter_id: int) -> Error | None:
     """Return the error of a request between voters, or None. ``voter_id`` is the voter that it is meant for, or -1 if
     the request does not say."""
-    # Decision raft-request-epoch (T-7): older than this node's | current or newer
-    if epoch < quorum.epoch:
+    if epoch < quorum.epoch:  # Decision raft-request-epoch
         return ErrorCode.fenced_leader_epoch
     if remote_id < 0 or remote_id == quorum.node_id or epoch > MAX_EPOCH:
         return ErrorCode.invalid_request

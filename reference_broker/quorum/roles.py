@@ -299,7 +299,7 @@ class RoleState:
         context = self.context
 
         def handle(response: RaftResponse | None) -> Role | None:
-            # Decision raft-response-usable (T-7): unusable or older | usable
+            # Decision raft-response-usable
             if response is None or not context.learn_leader(response.leader_id, response.epoch):
                 return failed() if self.live else None
             return replied(response) if self.live else None

@@ -76,8 +76,7 @@ class Unattached(RoleState):
         self._discovery.start()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        # Decision unattached-grants (T-7): free to vote | has voted
-        if pre_vote or self.election.voted_id == NO_NODE:
+        if pre_vote or self.election.voted_id == NO_NODE:  # Decision unattached-grants
             return up_to_date
         return self.election.voted_id == candidate_id
 
@@ -115,8 +114,7 @@ class Resigned(RoleState):
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
         """Grant pre-votes only, because the node voted for itself in this epoch."""
-        # Decision resigned-grants-pre-vote (T-7): granted | refused
-        return pre_vote and up_to_date
+        return pre_vote and up_to_date  # Decision resigned-grants-pre-vote
 
     def _notify(self, peer: int) -> None:
         context = self.context
@@ -137,6 +135,5 @@ class Resigned(RoleState):
     def _notified(self, peer: int) -> None:
         """Note that the peer knows of the resignation, or cannot be reached now."""
         self._unnotified.pop(peer, None)
-        # Decision resignation-known (T-7): every voter is notified | some are not
-        if not self._unnotified:
+        if not self._unnotified:  # Decision resignation-known
             self._all_notified()

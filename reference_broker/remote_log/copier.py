@@ -190,15 +190,13 @@ class Copier:
         """Copy due segments, one after the other, unless a copy is in progress."""
         if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
-        # Decision copier-fence (P-11): established first | established
-        if not self._fencing.is_established:
+        if not self._fencing.is_established:  # Decision copier-fence
             self._is_busy = True
             self._fencing.establish(self._fencing_established)
         elif not self._copied_end.advance():
             self._is_busy = True
             later(self._context.ports, 0, self._go_on)
-        # Decision segment-to-copy (P-8): due | none
-        elif self._next() is not None:
+        elif self._next() is not None:  # Decision segment-to-copy
             self._is_busy = True
             self._context.slots.take(self._begin)
 
@@ -228,8 +226,7 @@ class Copier:
         """Start a copy in the slot that this partition got."""
         may_copy = not self._is_closed and self._log.config.is_remote_copy_enabled and self._fencing.is_established
         local = self._next() if may_copy else None
-        # Decision copy-in-slot (P-11): nothing due any more | started
-        if local is None:
+        if local is None:  # Decision copy-in-slot
             self._end()
             self.copy_due_segments()
             return
@@ -240,8 +237,7 @@ class Copier:
     def _collect(self, copy: SegmentCopy) -> Sliced[None]:
         context = self._context
         segment_id = random_uuid(context.random)
-        # Decision copy-preparation (P-8): failed | collected
-        try:
+        try:  # Decision copy-preparation
             data = yield from collect_segment_data(
                 self._partition, copy.local, context.ports.now(), context.node_id, segment_id
             )
@@ -264,7 +260,7 @@ class Copier:
 
     def _advance(self, copy: SegmentCopy) -> None:
         """Take the next step, if this node still leads the partition in the leader epoch of the copy."""
-        # Decision copy-leadership (P-11): abandoned | continues
+        # Decision copy-leadership
         if copy.stage not in ENDED and (self._is_closed or self._partition.leader_epoch != copy.leader_epoch):
             copy = copy.abandoned()
         self.copy = copy
@@ -290,8 +286,7 @@ class Copier:
                 self.copy_due_segments()
 
     def _written(self, copy: SegmentCopy, error: Error) -> None:
-        # Decision copy-event (P-11): read back | fenced or failed
-        if error is ErrorCode.none:
+        if error is ErrorCode.none:  # Decision copy-event
             self._advance(copy.done())
         else:
             self._advance(copy.failed(f"the metadata of the segment was not written: {error_name(error)}"))
@@ -318,8 +313,7 @@ class Copier:
         if not self._is_closed:
             self._copied_end.advance()
             self._set_lag(*self._uncopied())
-            # Decision copied-segment (P-11): not listed, paused | listed
-            if self._log.copied_end_offset < local.next_offset:
+            if self._log.copied_end_offset < local.next_offset:  # Decision copied-segment
                 self._retry_after_pause("a segment that was copied is not listed")
             else:
                 self._pause_ms = 0
@@ -410,7 +404,7 @@ class CopiedEnd:
         if self.removals != segments.removals:
             self.removals = segments.removals
             self.reset()
-        # Decision followers-copied-end (P-11): current leader's events known | not yet
+        # Decision followers-copied-end
         if self.metadata.is_ready(self.topic_id, self.index) and segments.newest_epoch >= leader_epoch:
             self.advance()
 
@@ -432,8 +426,7 @@ def collect_segment_data(
     log = partition.log
     log.files.write_index_files(local)
     snapshot, recreated = _whole_snapshot(log, local.next_offset), None
-    # Decision uploaded-snapshot (P-8, P-14): recreated | there
-    if snapshot is None:
+    if snapshot is None:  # Decision uploaded-snapshot
         recreated = yield from log.recreate_snapshot(now, local.next_offset)
         snapshot = recreated.snapshot
     lineage = lineage_of(log)

@@ -78,8 +78,7 @@ class LeaderEpochFencing:
         def read_back(error: Error) -> None:
             # No segment has this ID. Such an error means that the event was applied, so it was not fenced.
             callbacks, self._in_flight = self._in_flight, []
-            # Decision fence-event (P-11): applied | fenced or failed
-            if error is ErrorCode.resource_not_found:
+            if error is ErrorCode.resource_not_found:  # Decision fence-event
                 self._established_in = written_in
                 error = ErrorCode.none if self.is_established else ErrorCode.fenced_leader_epoch
             for then in callbacks:

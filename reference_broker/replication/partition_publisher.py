@@ -132,14 +132,13 @@ class PartitionPublisher:
                     is_gone = not self.disk.exists(directory_of(topic.name, index))
                     directory = self._directory(topic, index)
                     high_watermark = high_watermarks.get((topic.name, index), 0)
-                    # Decision directory-lost (E-6): begins in quarantine | there or new
-                    if clean and high_watermark > 0 and is_gone:
+                    if clean and high_watermark > 0 and is_gone:  # Decision directory-lost
                         begin_lost(self.disk, directory, high_watermark)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id
                     note_recovery(log, self.note)
                     log.advance_high_watermark(high_watermark)
-                    # Decision watermark-beyond-log (E-7): forgotten | within the log
+                    # Decision watermark-beyond-log
                     if high_watermark > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)
                     self._logs_not_led[topic.topic_id, index] = log
@@ -277,18 +276,15 @@ class PartitionPublisher:
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         if log.quarantine is not None:
-            # Decision quarantine-needless (E-6): ended | lasts
-            if self._is_expendable(state, before):
+            if self._is_expendable(state, before):  # Decision quarantine-needless
                 log.end_quarantine()
                 self.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
-            # Decision quarantined-replica (E-6): offline | follows
-            elif state.leader in (NO_LEADER, self.node_id):
+            elif state.leader in (NO_LEADER, self.node_id):  # Decision quarantined-replica
                 self.partitions.offline[key] = None
                 self.partitions.unfollow(*key)
                 self.roles.stops_following(*key)
                 return
-        # Decision replica-role (E-3): leads | follows
-        if state.leader == self.node_id:
+        if state.leader == self.node_id:  # Decision replica-role
             self._lead(partition, topic, index, log)
             return
         self.partitions.offline.pop(key, None)
@@ -320,8 +316,7 @@ class PartitionPublisher:
         """Lead the replica, or apply its newer state. With one replica, everything in the log is committed, once it is
         as durable as flush.messages requires."""
         state, key = topic.partitions[index], (topic.topic_id, index)
-        # Decision led-epoch (E-3): new | same
-        is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
+        is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch  # Decision led-epoch
         if partition is None:
             self.roles.stops_following(*key)
             del self._logs_not_led[key]
@@ -368,8 +363,7 @@ class PartitionPublisher:
         if stored_id in (None, topic.topic_id):
             return directory
         is_other = stored_id in self._directories.deleted_topics or not is_damaged_copy(stored_id, topic.topic_id)
-        # Decision leftover-directory (E-6): cleared | set aside in quarantine
-        if is_other or self._is_expendable(topic.partitions[index], None):
+        if is_other or self._is_expendable(topic.partitions[index], None):  # Decision leftover-directory
             self._directories.clear(directory, topic.name, index)
         else:
             why = f"{PARTITION_METADATA_FILE} has the ID of another topic"
@@ -434,7 +428,7 @@ class PartitionPublisher:
             match = _PARTITION_DIRECTORY.fullmatch(name)
             if match is None or name == _INTERNAL_DIRECTORY:
                 continue
-            # Decision directory-unclaimed (E-6): cleared | replica's own
+            # Decision directory-unclaimed
             if not self._has_replica_here(image.topics.get(match[1]), int(match[2])) and self._is_log(name):
                 self._directories.clear(name, match[1], int(match[2]))
                 yield

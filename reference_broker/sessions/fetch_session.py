@@ -51,8 +51,7 @@ MIN_EVICTION_MS = 120_000
 
 def next_epoch(epoch: int) -> int:
     """Epochs of a session are 1 .. 2^31-1, and then 1 again."""
-    # Decision session-epoch-wraps (F-3): back to 1 | one more
-    return 1 if epoch == LARGEST_EPOCH else epoch + 1
+    return 1 if epoch == LARGEST_EPOCH else epoch + 1  # Decision session-epoch-wraps
 
 
 SessionPartitionKey: TypeAlias = tuple[str | bytes, int]
@@ -153,8 +152,7 @@ class CachedPartition:
 
     def remember(self, requested: FetchPartition, topic_id: bytes) -> None:
         """Overwrite the partition's entry with that of a request."""
-        # Decision cached-topic-replaced (F-13): another topic of that name | the same topic
-        if topic_id != self.topic_id:
+        if topic_id != self.topic_id:  # Decision cached-topic-replaced
             self._unbind()  # The session is by topic name, which another topic has now.
             self.topic_id = topic_id
         self.max_bytes = max(requested.partition_max_bytes, 0)
@@ -201,12 +199,10 @@ class CachedPartition:
                 self.topic = partitions.topic_names.get(self.topic_id, self.topic)
             else:
                 partition = partitions.by_name.get((self.topic, self.index))
-                # Decision cached-name-recreated (F-13): of another topic | as requested
-                if partition is not None and not self.may_be(partition.topic_id):
+                if partition is not None and not self.may_be(partition.topic_id):  # Decision cached-name-recreated
                     partition = None
             self.partition = partition
-            # Decision rebound-offset-proven (F-22): of this leadership | perhaps an older one's
-            self.is_of_partition = self.is_requested or self.current_leader_epoch >= 0
+            self.is_of_partition = self.is_requested or self.current_leader_epoch >= 0  # Decision rebound-offset-proven
         return partition
 
     def read_from(self, followed: Partition) -> None:
@@ -493,8 +489,7 @@ class FetchSession:
         """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""
         key = self.key(topic, topic_id, requested.partition)
         cached = self.partitions.get(key)
-        # Decision named-partition (F-12): new in the session | cached
-        if cached is None:
+        if cached is None:  # Decision named-partition
             self._last_order += 1
             cached = CachedPartition(self, topic, topic_id, requested.partition, self._last_order)
             self.partitions[key] = cached
@@ -514,8 +509,7 @@ class FetchSession:
 
     def partition_changed(self, cached: CachedPartition) -> None:
         self.mark(cached)
-        # Decision partition-change (F-14): fetch notified | marked for the next
-        if self.fetch is not None:
+        if self.fetch is not None:  # Decision partition-change
             self.fetch.partition_marked(cached)
 
     def mark(self, cached: CachedPartition) -> None:
@@ -584,7 +578,7 @@ class FetchSession:
 
     def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
         """Whether ``data``, the partition's state without records, belongs in an incremental response."""
-        # Decision partition-differs (F-14): sent | omitted
+        # Decision partition-differs
         return (
             bool(data.records)
             or data.high_watermark != cached.sent_high_watermark
@@ -640,7 +634,7 @@ class FetchSession:
             self.sent(cached, sent)
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
-        # Decision sent-partition-lasting (F-14): looked up again | watched for changes
+        # Decision sent-partition-lasting
         if (sent is not None and is_lasting(sent)) or (self.marked and cached in self.marked):
             self.mark(cached)
         else:
@@ -648,8 +642,7 @@ class FetchSession:
 
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         """Move a partition whose records were sent to the end of the list, so that the others come first next time."""
-        # Decision sent-partition-place (F-15): moves to the end | keeps its place
-        if data.records:
+        if data.records:  # Decision sent-partition-place
             self.move_to_end(cached)
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:

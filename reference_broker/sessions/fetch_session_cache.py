@@ -74,20 +74,18 @@ def find_evictable(sessions: Iterable[FetchSession], candidate: FetchSession, wa
     longest_idle: FetchSession | None = None
     first: FetchSession | None = None
     for session in sessions:
-        # Decision eviction-idle (F-18): idle long enough | not
-        if is_idle(session, wall_ms):
+        if is_idle(session, wall_ms):  # Decision eviction-idle
             if longest_idle is None or _used_before(session, longest_idle):
                 longest_idle = session
-        # Decision eviction-outranked (F-18): first to go so far | stays
+        # Decision eviction-outranked
         elif (is_evictable_by_privilege(session, candidate) or is_evictable_by_size(session, candidate, wall_ms)) and (
             first is None or eviction_key(session) < eviction_key(first)
         ):
             first = session
-    # Decision victim-idle (F-18): the longest idle | none is idle
-    if longest_idle is not None:
+    if longest_idle is not None:  # Decision victim-idle
         return EvictableSession(longest_idle, "b")
     if first is not None:
-        # Decision victim-rule (F-18, F-19): consumer for a follower | older and smaller
+        # Decision victim-rule
         return EvictableSession(first, "a" if is_evictable_by_privilege(first, candidate) else "c")
     return None
 
@@ -193,12 +191,10 @@ class FetchSessionCache:
     def lookup(self, session_id: int, request_epoch: int, kind: type[SessionT]) -> SessionT | Error:
         """Return the session of an incremental request, or a top-level error. A refused request changes nothing."""
         session = self.sessions.get(session_id)
-        # Decision session-unknown (F-9): not found | found
-        if type(session) is not kind or not kind.is_epoch(request_epoch):
+        if type(session) is not kind or not kind.is_epoch(request_epoch):  # Decision session-unknown
             self.count_not_found()
             return kind.unknown_id
-        # Decision session-epoch (F-10, G-3): expected | another
-        return session if session.expects_epoch(request_epoch) else kind.wrong_epoch
+        return session if session.expects_epoch(request_epoch) else kind.wrong_epoch  # Decision session-epoch
 
     def admit(self, candidate: FetchSession, now: Now) -> bool:
         """Make the candidate a session if a slot is free or may be taken. Return whether it is one now.
@@ -208,8 +204,7 @@ class FetchSessionCache:
         if len(candidate.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
         victims = self._evictable_for(candidate, now.wall_ms)
-        # Decision newcomer-without-slot (F-5, F-18): declined | admitted
-        if victims is None:
+        if victims is None:  # Decision newcomer-without-slot
             return False
         self.unregister(*[self._evict(victim, candidate, now.wall_ms) for victim in victims])
         candidate.session_id = self.new_id(candidate.largest_id)
@@ -257,7 +252,7 @@ class FetchSessionCache:
             self._recount(added)
 
     def is_too_large(self, session: FetchSession) -> bool:
-        # Decision session-too-large (F-17): too many partitions | fits
+        # Decision session-too-large
         return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
 
     def close(self, session_id: int, reason: str) -> None:
@@ -282,8 +277,7 @@ class FetchSessionCache:
         """Return the sessions to evict for the candidate, or None if the rules do not allow enough of them."""
         victims: list[EvictableSession] = []
         slots, partitions = len(self.sessions), self.partitions_cached + len(candidate.partitions)
-        # Decision slot-free (F-17): free | must evict
-        if slots < self.slots and partitions <= self.max_partitions:
+        if slots < self.slots and partitions <= self.max_partitions:  # Decision slot-free
             return victims
         if self._refusal is not None and self._refusal.holds_for(candidate, wall_ms):
             return None
@@ -319,8 +313,7 @@ class FetchSessionCache:
     def _remove(self, session: FetchSession) -> Removed:
         del self.sessions[session.session_id]
         self._recount(-session.counted)
-        # Decision removed-session-fetch (F-9): parked fetch refused | none parked
-        if session.fetch is not None and session.fetch.abandon(session.unknown_id):
+        if session.fetch is not None and session.fetch.abandon(session.unknown_id):  # Decision removed-session-fetch
             self.count_not_found()
         session.closed_partitions = removed = session.empty()
         return removed

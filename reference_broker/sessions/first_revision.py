@@ -74,8 +74,7 @@ class FirstRevisionSession(FetchSession):
         self.responded_before_full = None
 
     def advance(self, request_epoch: int) -> None:
-        # Decision first-request-number (G-3): resent | next
-        if request_epoch == self.sequence_number:
+        if request_epoch == self.sequence_number:  # Decision first-request-number
             for cached in self.last_sent:
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
@@ -83,16 +82,14 @@ class FirstRevisionSession(FetchSession):
                     self._raise_dirty(cached, request_epoch)
             return
         dirty = self.dirty_sequence_numbers
-        # Decision previous-request (G-6): got no response | got one
-        if self.responded_sequence_number < self.sequence_number:
+        if self.responded_sequence_number < self.sequence_number:  # Decision previous-request
             # The previous request never got its response, so its changes are sent now, or all of a full request.
             is_full = self.responded_before_full is not None
             for cached in self.marked:
                 if is_full or dirty.get(cached, 0) >= self.sequence_number:
                     dirty[cached] = request_epoch
         for cached in self.last_sent:
-            # Decision sent-data-processed (G-5): at rest | still dirty
-            if cached.available_bytes and dirty.get(cached, 0) <= self.sequence_number:
+            if cached.available_bytes and dirty.get(cached, 0) <= self.sequence_number:  # Decision sent-data-processed
                 # The previous request was repeated, and got no second response. The fetcher has processed the first.
                 self.marked.pop(cached, None)
                 self._rest(cached, dirty.get(cached, 0))
@@ -172,7 +169,7 @@ class FirstRevisionSession(FetchSession):
 
     def start(self) -> int:
         """Return where the response to the latest request begins."""
-        # Decision response-start (G-7): first partition | rotated
+        # Decision response-start
         return 0 if self.serves_full or not self.partitions else self.sequence_number % len(self.partitions)
 
     def place(self, cached: CachedPartition) -> int:
@@ -188,7 +185,7 @@ class FirstRevisionSession(FetchSession):
         """
         if self.serves_full or is_lasting(data) or cached in self.last_sent:
             return True
-        # Decision partition-dirty (G-6): sent | omitted
+        # Decision partition-dirty
         return self.dirty_sequence_numbers.get(cached, 0) >= self.sequence_number and not cached.available_bytes
 
     def response_sent(
@@ -223,8 +220,7 @@ class FirstRevisionSession(FetchSession):
         if cached.available_bytes:  # The response had no room for its records, or not for all of them.
             self._raise_dirty(cached, self.sequence_number + 1)
         dirty = self.dirty_sequence_numbers.get(cached, 0)
-        # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
-        if dirty > self.sequence_number and not cached.available_bytes:
+        if dirty > self.sequence_number and not cached.available_bytes:  # Decision rested-partition-dirty
             self.recheck(cached)
         else:
             cached.watch(partitions)

@@ -160,20 +160,18 @@ class AddPartitionsToTxnManager:
             self._report(pending, request.all(ErrorCode.invalid_request))
             return
         node_id = self._coordinator_of(request.transactional_id)
-        # Decision transaction-verification-coordinator: none is known | sent to the coordinator
-        if node_id is None:
+        if node_id is None:  # Decision transaction-verification-coordinator
             self._report(pending, request.all(ErrorCode.coordinator_not_available))
             return
         coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
         earlier = coordinator.waiting.get(request.transactional_id)
-        # Decision transaction-verification-fenced: newer epoch waits | newest
+        # Decision transaction-verification-fenced
         if earlier is not None and earlier.request.producer_epoch > request.producer_epoch:
             self._report(pending, request.all(ErrorCode.invalid_producer_epoch))
             return
         coordinator.waiting.pop(request.transactional_id, None)
         coordinator.waiting[request.transactional_id] = pending
-        # Decision transaction-verification-superseded: earlier one is refused | first one
-        if earlier is not None:
+        if earlier is not None:  # Decision transaction-verification-superseded
             is_fenced = earlier.request.producer_epoch < request.producer_epoch
             error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
             self._report(earlier, earlier.request.all(error))
@@ -221,8 +219,7 @@ class AddPartitionsToTxnManager:
 
         assert isinstance(response, AddPartitionsToTxnResponse), f"AddPartitionsToTxn got {type(response).__name__}"
         error = known_error(response.error_code)
-        # Decision transaction-verification-refused: all are refused | judged one by one
-        if error:
+        if error:  # Decision transaction-verification-refused
             # An error between brokers, which producers must not see.
             is_denied = error is ErrorCode.cluster_authorization_failed
             error_for_producers: Error = ErrorCode.invalid_txn_state if is_denied else error

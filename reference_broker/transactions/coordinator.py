@@ -156,7 +156,7 @@ class TransactionCoordinator:
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
         shard = self._shards.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
-        # Decision transaction-coordinator-settled: not replicated yet | settled
+        # Decision transaction-coordinator-settled
         if isinstance(shard, TransactionsPartition) and not shard.is_settled:
             return client_error(ErrorCode.not_enough_replicas) if shard.lacks_replicas else _LOADING
         return shard
@@ -204,8 +204,7 @@ class TransactionCoordinator:
             if isinstance(producer_id, Error):
                 respond(producer_id, NO_OWNER)
                 return
-            # Decision producer-id-after-lost-partition: partition is lost | still led
-            if not shard.is_led:
+            if not shard.is_led:  # Decision producer-id-after-lost-partition
                 respond(ErrorCode.not_coordinator, NO_OWNER)
                 return
             entry = shard.entries.get(request.transactional_id)
@@ -224,8 +223,7 @@ class TransactionCoordinator:
         is_owner = request.expected is not None
         if isinstance(action_or_error, Error):
             respond(action_or_error, NO_OWNER)
-        # Decision producer-init-ends-transaction: open one is aborted | none open
-        elif action_or_error is InitAction.AFTER_ABORT:
+        elif action_or_error is InitAction.AFTER_ABORT:  # Decision producer-init-ends-transaction
             # The client retries when the markers are written.
             self._completion.fence(
                 shard, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
@@ -274,8 +272,7 @@ class TransactionCoordinator:
         action_or_error = check_adding(current, request.owner, partitions, is_changing=entry.is_changing)
         if isinstance(action_or_error, Error):
             respond(action_or_error)
-        # Decision transaction-partitions-added: known | added
-        elif action_or_error is AddAction.NOTHING:
+        elif action_or_error is AddAction.NOTHING:  # Decision transaction-partitions-added
             respond(ErrorCode.none)
         else:
             now_ms = self._ports.now().wall_ms
@@ -293,7 +290,7 @@ class TransactionCoordinator:
         if refusal:
             return refusal
         partitions = entry.current.partitions
-        # Decision transaction-partition-verified: in the transaction | not in it
+        # Decision transaction-partition-verified
         return {
             partition: ErrorCode.none if partition in partitions else ErrorCode.transaction_abortable
             for partition in request.partitions
@@ -321,8 +318,7 @@ class TransactionCoordinator:
         returns_owner = version >= EPOCH_RAISED_FROM
         if isinstance(action_or_error, Error):
             respond(action_or_error, NO_OWNER)
-        # Decision transaction-end-done-before: same outcome again | decided now
-        elif action_or_error is EndAction.NOTHING:
+        elif action_or_error is EndAction.NOTHING:  # Decision transaction-end-done-before
             respond(ErrorCode.none, _owner(entry.current) if returns_owner else NO_OWNER)
         else:
 

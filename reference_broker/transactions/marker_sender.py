@@ -128,8 +128,7 @@ class MarkerSender:
         """Queue the delivery for each leader. A partition that is missing in the metadata was deleted: it was in the
         metadata of this node before it was added to the transaction, and a node that takes over has at least that
         metadata."""
-        # Decision marker-wanted (X-3): ended or lost | still wanted
-        if not delivery.is_active:
+        if not delivery.is_active:  # Decision marker-wanted
             return
         image = self._image()
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -137,8 +136,7 @@ class MarkerSender:
         for key in partitions:
             name, index = key
             topic = image.topics.get(name)
-            # Decision marker-partition-deleted (X-3): nothing to write | exists
-            if topic is None or index >= len(topic.partitions):
+            if topic is None or index >= len(topic.partitions):  # Decision marker-partition-deleted
                 delivery.missing.pop(key, None)
                 is_any_deleted = True
                 continue
@@ -146,11 +144,9 @@ class MarkerSender:
         if is_any_deleted or not partitions:
             self._finish_if_delivered(delivery)
         for leader, led in by_leader.items():
-            # Decision marker-local (X-3): written here | another leader
-            if leader == self._node_id:
+            if leader == self._node_id:  # Decision marker-local
                 self._writer.write(delivery.marker, led, partial(self._handle_errors, delivery))
-            # Decision marker-leader-known (X-3): sent to the leader | no leader, retried
-            elif leader in image.brokers:
+            elif leader in image.brokers:  # Decision marker-leader-known
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, led))
                 self._send(leader)
             else:
@@ -167,8 +163,7 @@ class MarkerSender:
         from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
 
         broker = self._brokers[node_id]
-        # Decision marker-request-busy (X-3): one is in flight | next one
-        if broker.is_busy:
+        if broker.is_busy:  # Decision marker-request-busy
             return
         sent: list[PartialDelivery] = []
         count = 0
@@ -230,19 +225,16 @@ class MarkerSender:
             return
         refused = []
         for key, error in errors.items():
-            # Decision marker-delivered (X-3): delivered | refused
-            if error in _DELIVERED:
+            if error in _DELIVERED:  # Decision marker-delivered
                 delivery.missing.pop(key, None)
-            # Decision marker-coordinator-fenced (X-6): retried | fenced, given up
-            elif error is not ErrorCode.transaction_coordinator_fenced:
+            elif error is not ErrorCode.transaction_coordinator_fenced:  # Decision marker-coordinator-fenced
                 refused.append(key)
         self._retry_later(delivery, refused)
         self._finish_if_delivered(delivery)
 
     def _finish_if_delivered(self, delivery: Delivery) -> None:
         """Call ``delivered`` at the end of the event, if no partition misses the marker."""
-        # Decision markers-complete (X-3): transaction completes | some are missing
-        if not delivery.missing and delivery.is_active:
+        if not delivery.missing and delivery.is_active:  # Decision markers-complete
             delivery.is_delivered = True
             self._deferred.add(delivery.delivered)
 
@@ -259,8 +251,7 @@ class MarkerSender:
     def _retry(self) -> None:
         """Retry the deliveries. Those without a leader are tried only with newer metadata."""
         due, self._to_retry = self._to_retry, []
-        # Decision leaderless-markers (X-3): tried with new leaders | same metadata
-        if self._image() is not self._leaderless_image:
+        if self._image() is not self._leaderless_image:  # Decision leaderless-markers
             due, self._leaderless = [*due, *self._leaderless], []
         elif self._leaderless:
             later(self._ports, RETRY_US, self._retry)

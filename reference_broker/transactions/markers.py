@@ -55,11 +55,9 @@ def refusal_of(marker: Marker, producer: ProducerStateEntry | None) -> Error:
     if marker.producer_id < 0:
         return ErrorCode.invalid_request
     producer = producer or _NO_PRODUCER
-    # Decision marker-epoch: older or late, refused | current
-    if marker.producer_epoch < max(producer.producer_epoch, 0) or _is_late(marker, producer):
+    if marker.producer_epoch < max(producer.producer_epoch, 0) or _is_late(marker, producer):  # Decision marker-epoch
         return ErrorCode.invalid_producer_epoch
-    # Decision marker-coordinator: older coordinator, refused | current
-    if marker.coordinator_epoch < producer.coordinator_epoch:
+    if marker.coordinator_epoch < producer.coordinator_epoch:  # Decision marker-coordinator
         return ErrorCode.transaction_coordinator_fenced
     return ErrorCode.none
 
@@ -161,12 +159,11 @@ class MarkerWriter:
         if partition is None:
             return self._led_elsewhere(key)
         log, followers = partition.log, partition.followers
-        # Decision marker-min-isr: too few in sync | enough
+        # Decision marker-min-isr
         if followers is not None and followers.is_under_min_isr(log.config.min_insync_replicas):
             return ErrorCode.not_enough_replicas
         keeps_offsets = partition.topic == OFFSETS_TOPIC
-        # Decision marker-for-offsets: offsets are loading | written
-        if keeps_offsets and self.offsets.refuses_markers(partition.index):
+        if keeps_offsets and self.offsets.refuses_markers(partition.index):  # Decision marker-for-offsets
             return ErrorCode.not_leader_or_follower
         refusal = refusal_of(marker, log.producers.by_id.get(marker.producer_id))
         if refusal:
@@ -179,8 +176,7 @@ class MarkerWriter:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp_ms=now.wall_ms,
         )
-        # Decision marker-append: refused | appended
-        try:
+        try:  # Decision marker-append
             appended = log.append(now, batch, partition.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
             return refused.error
@@ -223,8 +219,7 @@ class MarkerWriter:
         def synced() -> None:
             waiting = []
             for partition, end in appended:
-                # Decision marker-leader-lost: led no longer | still led
-                if partition.is_removed:
+                if partition.is_removed:  # Decision marker-leader-lost
                     errors[partition.topic, partition.index] = ErrorCode.not_leader_or_follower
                 elif partition.followers is not None:
                     waiting.append((partition, end))

@@ -97,13 +97,11 @@ def _finished(
     led: Partition, offsets: _Offsets, guard: VerificationGuard, verified: OffsetsVerified, errors: Errors
 ) -> None:
     error: Error = errors.get((led.topic, led.index), ErrorCode.none)
-    # Decision transactional-offsets-verified-late: led no longer | still led
-    if not error and led.is_removed:
+    if not error and led.is_removed:  # Decision transactional-offsets-verified-late
         error = ErrorCode.not_leader_or_follower
     if not error:
         log = led.log
-        # Decision transactional-offsets-guard: ended meanwhile | still open
-        try:
+        try:  # Decision transactional-offsets-guard
             log.verification.check(log.producers.by_id.get(offsets.producer_id), offsets, guard)
         except InvalidRecords as refused:
             error = refused.error

@@ -54,8 +54,7 @@ class ProducerIdManager:
 
     def take(self) -> int | None:
         """Return the next free ID. If the block is used up, return None and request the next block."""
-        # Decision producer-id-block-used-up (X-1): next block is requested | ID is taken
-        if self.next_id == self.end:
+        if self.next_id == self.end:  # Decision producer-id-block-used-up
             self._request_block()
             return None
         self.next_id += 1

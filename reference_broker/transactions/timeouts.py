@@ -74,20 +74,17 @@ class Timeouts:
 
     def _time_out(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
         current = entry.current
-        # Decision transaction-ended-before-timeout: not open any more | open
-        if current.state is not TransactionState.ONGOING:
+        if current.state is not TransactionState.ONGOING:  # Decision transaction-ended-before-timeout
             return
         due_ms = current.started_ms + current.timeout_ms + 1
-        # Decision transaction-timed-out: alive or changing | timed out
-        if due_ms > now_ms or entry.is_changing:
+        if due_ms > now_ms or entry.is_changing:  # Decision transaction-timed-out
             shard.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transaction_timed_out", current)
         self._completion.fence(shard, entry, partial(self._fenced, shard, current.transactional_id, now_ms))
 
     def _fenced(self, shard: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
-        # Decision transaction-timeout-abort: retried later | decided
-        if error:
+        if error:  # Decision transaction-timeout-abort
             shard.timeouts.schedule(transactional_id, now_ms + 1)
 
     # --- idle for too long --------------------------------------------------------------------------------------------
@@ -95,8 +92,7 @@ class Timeouts:
     def _expire(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
         current = entry.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
-        # Decision transactional-id-expired: kept | expired
-        if due_ms > now_ms or entry.is_changing or current.state not in EXPIRING:
+        if due_ms > now_ms or entry.is_changing or current.state not in EXPIRING:  # Decision transactional-id-expired
             shard.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transactional_id_expired", current)

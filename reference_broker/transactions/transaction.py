@@ -232,8 +232,7 @@ def completed(current: Transaction, now_ms: int) -> Transaction:
     """Every partition has its marker. ``last_producer_epoch`` stays what the client saw last."""
     state = TransactionState.COMPLETE_COMMIT if DECIDED[current.state] else TransactionState.COMPLETE_ABORT
     changes = {}
-    # Decision completed-with-new-id (X-1): new producer ID | same producer ID
-    if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:
+    if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:  # Decision completed-with-new-id
         changes = {"producer_id": current.next_producer_id, "producer_epoch": 0}
     return _step(current, state, now_ms, partitions=_NONE, next_producer_id=NO_PRODUCER_ID, **changes)
 
@@ -281,11 +280,9 @@ def check_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
     Unlike in Kafka, a producer that lost the response with the last epoch gets that epoch again. In Kafka it gets
     UNKNOWN_SERVER_ERROR.
     """
-    # Decision producer-init-concurrent (X-1): a step is pending | at rest
-    if is_changing:
+    if is_changing:  # Decision producer-init-concurrent
         return ErrorCode.concurrent_transactions
-    # Decision producer-init-fenced (X-1): not the owner | owner or new
-    if expected is not None and not _may_continue(current, expected):
+    if expected is not None and not _may_continue(current, expected):  # Decision producer-init-fenced
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
         return InitAction.AFTER_ABORT
@@ -294,11 +291,10 @@ def check_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
         or current.producer_epoch == NO_PRODUCER_EPOCH
         or expected.producer_epoch == current.producer_epoch
     ):
-        # Decision producer-epoch-exhausted (X-1): new producer ID | next epoch
+        # Decision producer-epoch-exhausted
         return InitAction.NEW_PRODUCER_ID if current.is_exhausted else InitAction.NEXT_EPOCH
     is_retry = expected.producer_epoch == current.last_producer_epoch
-    # Decision producer-init-response-lost (X-1): same epoch again | fenced
-    return InitAction.SAME_EPOCH if is_retry else ErrorCode.producer_fenced
+    return InitAction.SAME_EPOCH if is_retry else ErrorCode.producer_fenced  # Decision producer-init-response-lost
 
 
 def _may_continue(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
@@ -315,8 +311,7 @@ def check_adding(
     current: Transaction, owner: ProducerIdAndEpoch, partitions: Collection[TopicPartition], *, is_changing: bool
 ) -> AddAction | Error:
     """Check AddPartitionsToTxn. Errors: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
-    # Decision transaction-adding-concurrent (X-9): a step is pending | at rest
-    if is_changing:
+    if is_changing:  # Decision transaction-adding-concurrent
         return ErrorCode.concurrent_transactions
     refusal = check_owner(current, owner)
     if refusal:
@@ -332,8 +327,7 @@ def check_owner(current: Transaction, owner: ProducerIdAndEpoch) -> Error:
     count."""
     if current.producer_id != owner.producer_id:
         return ErrorCode.invalid_producer_id_mapping
-    # Decision transaction-owner-epoch (X-1): fenced | current
-    if current.producer_epoch != owner.producer_epoch:
+    if current.producer_epoch != owner.producer_epoch:  # Decision transaction-owner-epoch
         return ErrorCode.producer_fenced
     return ErrorCode.concurrent_transactions if current.state in DECIDED else ErrorCode.none
 
@@ -382,8 +376,7 @@ def _check_end_before_version_2(
     # Also for the other outcome while markers are written. In Kafka PrepareCommit and PrepareAbort return
     # INVALID_TXN_STATE for that, but there the completion is a pending step as soon as the decision is replicated, and
     # again after the transaction was loaded (TransactionMetadata.prepareComplete). A pending step is checked first.
-    # Decision transaction-old-end-concurrent (X-3): a step is pending | at rest
-    if is_changing:
+    if is_changing:  # Decision transaction-old-end-concurrent
         return ErrorCode.concurrent_transactions
     return _ENDS_BEFORE_VERSION_2.get((current.state, commits), ErrorCode.invalid_txn_state)
 
@@ -391,8 +384,7 @@ def _check_end_before_version_2(
 def _check_end_of_version_2(
     current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
 ) -> EndAction | Error:
-    # Decision transaction-end-concurrent (X-3): a step is pending | at rest
-    if is_changing:
+    if is_changing:  # Decision transaction-end-concurrent
         return ErrorCode.concurrent_transactions
     producer_id, epoch = owner
     got_new_id = producer_id == current.previous_producer_id and (epoch, current.producer_epoch) == (LAST_USED_EPOCH, 0)
@@ -401,9 +393,7 @@ def _check_end_of_version_2(
     is_repeated = current.producer_epoch == epoch + 1 or got_new_id
     if current.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         is_repeated = False
-    # Decision transaction-end-fenced (X-1): fenced | owner or repeated
-    if not is_repeated and epoch != current.producer_epoch:
+    if not is_repeated and epoch != current.producer_epoch:  # Decision transaction-end-fenced
         return ErrorCode.producer_fenced
-    # Decision transaction-end-repeated (X-3): retry of the last one | a new end
-    ends = _REPEATED_ENDS if is_repeated else _ENDS_OF_VERSION_2
+    ends = _REPEATED_ENDS if is_repeated else _ENDS_OF_VERSION_2  # Decision transaction-end-repeated
     return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

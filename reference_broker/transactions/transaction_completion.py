@@ -89,8 +89,7 @@ class TransactionCompletion:
         for number, entry in enumerate(decided_entries, 1):
             if not shard.is_led:
                 return
-            # Decision transaction-ending-resumed (X-3): markers are sent again | ended meanwhile
-            if entry.current.state in DECIDED and entry.pending is None:
+            if entry.current.state in DECIDED and entry.pending is None:  # Decision transaction-ending-resumed
                 self._send(shard, entry)
             if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
                 yield
@@ -129,12 +128,10 @@ class TransactionCompletion:
     async def _complete(self, shard: TransactionsPartition, entry: TransactionEntry) -> None:
         """Write the completion, since every partition has its marker. A completion that is in the log already is
         replicated by itself; one that is not is written again."""
-        # Decision transaction-completion-lost (X-3): still led | partition is lost
-        while shard.is_led:
+        while shard.is_led:  # Decision transaction-completion-lost
             step = completed(entry.current, self._ports.now().wall_ms)
             error = await Wait[Error](partial(shard.write, entry, step))
-            # Decision transaction-completion-failed (X-3): written | retried
-            if not error or not shard.is_led or entry.pending is not None:
+            if not error or not shard.is_led or entry.pending is not None:  # Decision transaction-completion-failed
                 return
             self._unwritten.value += 1
             await pause(self._ports, COMPLETION_RETRY_US)

@@ -166,8 +166,7 @@ class TransactionsPartition(CoordinatorShard):
     ) -> None:
         error, end_offset = await self._append(step)
         # 1. The record is replicated in time.
-        # Decision transaction-step-replicated: visible | failed or lost
-        if not error and self.is_led:
+        if not error and self.is_led:  # Decision transaction-step-replicated
             self._apply(entry, step)
             await self._deferred.end_of_event()
             respond(ErrorCode.none)
@@ -176,8 +175,7 @@ class TransactionsPartition(CoordinatorShard):
             return
         self._deferred.add(partial(respond, client_error(error) if error else ErrorCode.not_coordinator))
         # 2. The log has refused it.
-        # Decision transaction-step-appended: reverted | applied when replicated
-        if end_offset is None:
+        if end_offset is None:  # Decision transaction-step-appended
             self._discard(entry)
         # 3. It is in the log, and may be replicated late.
         elif self.is_led:
@@ -194,8 +192,7 @@ class TransactionsPartition(CoordinatorShard):
             error = await self._replicated(end_offset)
             if not self.is_led:
                 return
-            # Decision transaction-late-step: still awaited | visible
-            if error:
+            if error:  # Decision transaction-late-step
                 continue
             self._apply(entry, step)
             await self._deferred.end_of_event()
@@ -269,7 +266,7 @@ class TransactionsPlayback:
             except DamagedRecord as damaged:
                 skipped(-1, f"transactional ID {transactional_id}: {damaged}")
                 continue
-            # Decision restored-transaction: decided, markers are due | not decided
+            # Decision restored-transaction
             missing = dict(transaction.partitions) if transaction.state in DECIDED else {}
             self.shard.entries[transactional_id] = TransactionEntry(transaction, missing=missing)
             self.shard.schedule_checks(transaction)

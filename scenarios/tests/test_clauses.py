@@ -132,8 +132,9 @@ def test_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(
     (tmp_path / "reference_broker" / "clauses.toml").write_text(
         '[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n["without points"]\n"F-2" = "a format"\n'
     )
-    (tmp_path / "reference_broker" / "a.py").write_text(
-        "# Decision full (F-1): yes | no\nif a: ...\n# Decision fuller (F-1): yes | no\nif b: ...\n"
+    (tmp_path / "reference_broker" / "a.py").write_text("if a: ...  # Decision full\n# Decision fuller\nif b: ...\n")
+    (tmp_path / "reference_broker" / "decisions.toml").write_text(
+        '["a.py"]\nfull = "F-1: yes | no"\nfuller = "F-1: yes | no"\n'
     )
     for name, points in (("01-a", '["full=no@first"]'), ("02-b", '["other=yes"]'), ("03-c", "[]")):
         (catalogue / f"{name}.toml").write_text(f'clauses = ["F-1", "F-2"]\npoints = {points}\n')

@@ -6,28 +6,63 @@ import pytest
 
 from scenarios import loader
 from scenarios.clauses import texts
-from scenarios.decision_points import Point, PointError, declared_points, place_of, points_of, reasons_unreached
+from scenarios.decision_points import (
+    Declared,
+    Point,
+    PointError,
+    declared_points,
+    place_of,
+    points_of,
+    reasons_unreached,
+)
 
 _SOURCE = """
 def f(epoch):
-    # Decision epoch-matches (F-6, F-7): expected | another
-    if epoch == 1:
+    if epoch == 1:  # Decision epoch-matches
         return 2
 """
+_DECLARED: Declared = {"epoch-matches": (("F-6", "F-7"), ("expected", "another"))}
 
 
-def test_comment_declares_a_point() -> None:
-    points = list(points_of(_SOURCE, Path("f.py")))
+def test_comment_marks_a_declared_point() -> None:
+    points = list(points_of(_SOURCE, Path("f.py"), _DECLARED))
     assert points == [Point("epoch-matches", ("F-6", "F-7"), ("expected", "another"), "f.py", 3)]
     assert [points[0].outcome(side) for side in (0, 1)] == ["epoch-matches=expected", "epoch-matches=another"]
 
 
 @pytest.mark.parametrize(
-    "comment", ["# Decision epoch: a | b", "# Decision epoch (F-6): a", "# Decision epoch (6): a | b", "# Decision"]
+    ("comment", "message"),
+    [
+        ("if a:  # Decision epoch-matches (F-6): a | b", r"f\.py:1: write '# Decision NAME'"),
+        ("# Decision", r"f\.py:1: write '# Decision NAME'"),
+        ("if a:  # Decision epoch", r"f\.py:1: declare epoch in decisions\.toml"),
+    ],
 )
-def test_comment_that_declares_half_a_point_is_refused(comment: str) -> None:
-    with pytest.raises(PointError, match=r"f\.py:1: write '# Decision NAME"):
-        list(points_of(comment, Path("f.py")))
+def test_comment_that_marks_no_declared_point_is_refused(comment: str, message: str) -> None:
+    with pytest.raises(PointError, match=message):
+        list(points_of(comment, Path("f.py"), _DECLARED))
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ('["a.py"]\nfull = "F-1: yes | no"', None),
+        ('["a.py"]\nfull = "F-1: yes"', "full: write 'CLAUSES: OUTCOME"),
+        ('["a.py"]\nfull = "1: yes | no"', "full: write 'CLAUSES: OUTCOME"),
+        ('["a.py"]\nfull = "F-1: yes | no"\nempty = "F-1: yes | no"', r"empty is decided nowhere in a\.py"),
+        ('["a.py"]\nfull = "F-1: yes | no"\n["b.py"]\nempty = "F-1: yes | no"', r"no file b\.py"),
+        ('["b.py"]\nfull = "F-1: yes | no"', "declare full in decisions"),
+    ],
+)
+def test_declarations_and_comments_belong_together(tmp_path: Path, declared: str, message: str | None) -> None:
+    (tmp_path / "reference_broker").mkdir()
+    (tmp_path / "reference_broker" / "a.py").write_text("if a:  # Decision full\n    ...\n")
+    (tmp_path / "reference_broker" / "decisions.toml").write_text(declared)
+    if message is None:
+        assert [point.name for point in declared_points(tmp_path)] == ["full"]
+        return
+    with pytest.raises(PointError, match=message):
+        declared_points(tmp_path)
 
 
 def test_each_point_of_the_broker_names_clauses_that_exist() -> None:

@@ -45,8 +45,7 @@ class UpdateMetadata:
         if len(self.waiting) == MAX_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
-        # Decision metadata-update-queued (M-3): applied now | waits for earlier ones
-        if len(self.waiting) == 1:
+        if len(self.waiting) == 1:  # Decision metadata-update-queued
             self._begin()
         return None
 
@@ -76,13 +75,11 @@ def _applied(broker: Broker, body: Request) -> Sliced[Error]:
     """Apply an update and return the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
-    # Decision metadata-update-counts (M-3): refused or overtaken | prepared
-    if not counts:
+    if not counts:  # Decision metadata-update-counts
         return error
     update = yield from update_from(body, broker.metadata)
     error, counts = _judged(broker, body)
-    # Decision metadata-update-overtaken-later (M-3): overtaken while prepared | applied
-    if not counts:
+    if not counts:  # Decision metadata-update-overtaken-later
         return error
     if update is None:
         return ErrorCode.invalid_request

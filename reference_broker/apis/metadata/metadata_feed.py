@@ -56,11 +56,10 @@ def _apply(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     """After the controller's first update, only updates change ``broker.metadata``. This ends when the metadata epoch
     is switched off, unless an update has come that was sent after it was switched on again."""
     cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
-    # Decision served-metadata (M-3): follows the log | follows UpdateMetadata
-    if cache.metadata_epoch == NO_EPOCH:
+    if cache.metadata_epoch == NO_EPOCH:  # Decision served-metadata
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
         _note_overtaken_epochs(broker, image)
-    # Decision metadata-epoch-switched-off (M-14): follows the log again | waits for updates
+    # Decision metadata-epoch-switched-off
     elif delta.features.get(METADATA_EPOCH_FEATURE, 1) is None and cache.metadata_epoch <= image.metadata_epoch:
         _rebuild_from(broker, image, cache.cluster_id)
 
@@ -72,7 +71,7 @@ def _rebuild_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None
 
 def _note_overtaken_epochs(broker: Broker, image: MetadataImage) -> None:
     """If the metadata epoch is off, updates up to the image's epoch no longer count, however late they come."""
-    # Decision metadata-epoch-overtaken (M-14): epochs are noted | sent or known
+    # Decision metadata-epoch-overtaken
     if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:
         broker.metadata = replace(broker.metadata, overtaken_epoch=image.metadata_epoch)
 

@@ -186,7 +186,7 @@ class Fetch:
         is_pending = self.remote is not None and self.remote.is_pending
         if self.call.closed:
             self._drop()
-        # Decision fetch-at-once (F-14): responds | parked
+        # Decision fetch-at-once
         elif self._is_completable() or (self.request.max_wait_ms <= 0 and not is_pending) or not session.partitions:
             yield from self._complete()
         else:
@@ -210,15 +210,13 @@ class Fetch:
         builder = ResponseBuilder(self.call.api_version, session)
         if data:
             yield from in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, builder.add)
-        # Decision response-put-back (F-20): put back | sent
-        if self.call.closed:
+        if self.call.closed:  # Decision response-put-back
             yield from session.put_back(marked, data)
             self._drop()
             return
         keeps = self._keep_session()
         self.call.respond(builder.response(self.broker, self.call))
-        # Decision session-after-response (F-5, F-6): kept | none kept
-        if keeps:
+        if keeps:  # Decision session-after-response
             yield from self._record_sent(data, marked)
         elif not session.session_id:
             self.broker.fetch_sessions.release(session)
@@ -241,8 +239,7 @@ class Fetch:
             session.attach(self)  # So that this fetch ends with the session.
             sessions.close(session.session_id, "too many partitions")
             return
-        # Decision session-emptied (F-7): closed | continues
-        if not session.partitions:
+        if not session.partitions:  # Decision session-emptied
             yield from self._leave_session()
 
     def _update_partitions(self) -> Sliced[None]:
@@ -286,12 +283,11 @@ class Fetch:
         for cached in replicated:
             partition = cached.partition
             lookup = self.lookups[cached]
-            # Decision requested-offset (F-22): ignored as progress | counts
+            # Decision requested-offset
             if partition is None or lookup.result_without_read is not None or not cached.is_of_partition:
                 continue
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
-            # Decision follower-progress (F-22, E-4): refused | counted
-            if error:
+            if error:  # Decision follower-progress
                 self._store_lookup(cached, failed_lookup(cached.index, error))
             elif (offsets := offsets_of(partition.log)) != lookup.offsets:  # The high watermark moved.
                 self.lookups[cached] = Lookup(
@@ -332,8 +328,7 @@ class Fetch:
 
     def _is_completable(self) -> bool:
         """Whether there is enough to send, so that the wait is over or need not begin."""
-        # Decision fetch-awaits-tier (P-11): read pending | nothing pending
-        if self.remote is not None and self.remote.is_pending:
+        if self.remote is not None and self.remote.is_pending:  # Decision fetch-awaits-tier
             return False
         return self.is_urgent or self.session.available_bytes >= self.params.min_bytes
 
@@ -367,13 +362,12 @@ class Fetch:
         # While a response is built, a changed partition keeps its mark, and is looked up again only if it has yet to be
         # read (``_read_records``). So a response has each partition as it was at some moment since the request arrived.
         # These moments differ; nothing in a fetch relates one partition to another.
-        # Decision changed-partition (F-14): only marked | looked up
+        # Decision changed-partition
         if not self.stage.looks_up_changes or (self.stage is LOOKING_UP and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
-        # Decision parked-fetch-enough (F-14): responds | stays parked
-        if self.stage is PARKED and self._is_completable():
+        if self.stage is PARKED and self._is_completable():  # Decision parked-fetch-enough
             self._enter(DUE)
             self.broker.ports.at_end(self._complete_due)
 
@@ -459,8 +453,7 @@ class Fetch:
             if read_data.records:
                 is_first = False
                 remaining -= len(read_data.records)
-            # Decision batch-fits (F-16): sent | too large now
-            if read_data.records or read_data.error_code:
+            if read_data.records or read_data.error_code:  # Decision batch-fits
                 data[cached] = read_data
             else:
                 cached.remember_too_small(limit)
@@ -474,8 +467,7 @@ class Fetch:
         """Return the lookup of a partition that is to be read now. A partition that changed since this response was
         started is looked up again, because its log may have been truncated."""
         lookup, marked = self.lookups.get(cached), self.session.marked
-        # Decision read-partition-changed (F-14): looked up again | as looked up
-        if lookup is None or (marked and cached in marked and lookup.remote is None):
+        if lookup is None or (marked and cached in marked and lookup.remote is None):  # Decision read-partition-changed
             return look_up(self.broker, cached, self.params)
         return lookup
 
@@ -529,8 +521,7 @@ class Fetch:
         if self.stage.is_over:
             return False
         self._end(ABANDONED)
-        # Decision abandoned-fetch (F-9): connection closed | gets the error
-        if self.call.closed:
+        if self.call.closed:  # Decision abandoned-fetch
             return False
         self.call.respond(self._error_response(error_code))
         return True
@@ -551,8 +542,7 @@ class Fetch:
         if self.stage.is_over:
             return
         self._end(DROPPED)
-        # Decision closed-connection-session (F-20): newcomer released | session stays
-        if not self.session.session_id:
+        if not self.session.session_id:  # Decision closed-connection-session
             self.broker.fetch_sessions.release(self.session)
 
     def _fail(self) -> None:
@@ -584,8 +574,7 @@ class Fetch:
                 self._watch()
                 yield
                 # A session carries out what it has accepted even if the connection has closed. A candidate does not.
-                # Decision fetch-work-void (F-20): session or connection gone | completed
-                if self.stage.is_over or (self.call.closed and not self.session.session_id):
+                if self.stage.is_over or (self.call.closed and not self.session.session_id):  # Decision fetch-work-void
                     self._drop()
                     break
         except Exception:

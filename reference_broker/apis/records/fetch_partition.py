@@ -116,8 +116,7 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
             return followed
         partition = followed
     error = leader_epoch_error(partition.leader_epoch, _known_epoch(cached))
-    # Decision fetch-leader-epoch (F-13): refused | as expected
-    if error:
+    if error:  # Decision fetch-leader-epoch
         leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed_lookup(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
@@ -128,26 +127,20 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
     log = partition.log
     if rack and partition.followers is not None:
         preferred = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
-        # Decision read-replica-preferred (F-14): sent to a follower | reads here
-        if preferred != NO_REPLICA:
+        if preferred != NO_REPLICA:  # Decision read-replica-preferred
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
-    # Decision fetch-below-log-start (F-14): out of range | at or after
-    if cached.fetch_offset < log.log_start_offset:
+    if cached.fetch_offset < log.log_start_offset:  # Decision fetch-below-log-start
         return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
         end = log.end_offset_for_epoch(cached.last_fetched_epoch)
-        # Decision fetched-epoch-unknown (F-13): out of range | known
-        if end.epoch < 0 or end.end_offset < 0:
+        if end.epoch < 0 or end.end_offset < 0:  # Decision fetched-epoch-unknown
             return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
-        # Decision fetch-diverges (F-13, F-14): diverging epoch sent | same log
-        if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
+        if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:  # Decision fetch-diverges
             diverging = EpochEndOffset(end.epoch, end.end_offset)
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
-    # Decision fetch-beyond-log-end (F-14): refused | within
-    if cached.fetch_offset > log.log_end_offset:
+    if cached.fetch_offset > log.log_end_offset:  # Decision fetch-beyond-log-end
         return failed_lookup(cached.index, _error_beyond_the_end(partition, cached))
-    # Decision fetch-in-tier (P-11): remote records | local records
-    if cached.fetch_offset < log.local_log_start_offset:
+    if cached.fetch_offset < log.local_log_start_offset:  # Decision fetch-in-tier
         return _in_remote_tier(log, cached, isolation)
     try:
         return _readable(log, cached, isolation)
@@ -159,8 +152,7 @@ def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: Fetch
     """Return the lookup for an offset below the local log start. A follower must begin at the local log start, since
     followers never read the remote tier."""
     offsets = offsets_of(log)
-    # Decision tiered-offset-reader (P-11): follower sent away | consumer reads it
-    if isolation is FetchIsolation.LOG_END:
+    if isolation is FetchIsolation.LOG_END:  # Decision tiered-offset-reader
         return Lookup(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
     end_offset = readable_end(log, isolation)
     if cached.fetch_offset >= end_offset:
@@ -171,8 +163,7 @@ def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: Fetch
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
     """Return the error for an offset beyond the log end. A fetcher that names no leader epoch may take this follower
     for the leader, and would rewind after OFFSET_OUT_OF_RANGE (M-15)."""
-    # Decision fetcher-misled (M-15): not the leader | out of range
-    is_misled = partition.followed_leader is not None and cached.current_leader_epoch < 0
+    is_misled = partition.followed_leader is not None and cached.current_leader_epoch < 0  # Decision fetcher-misled
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
 
@@ -184,8 +175,7 @@ def offsets_of(log: PartitionLog) -> Offsets:
 def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
     """Return how much can be read from the local log."""
     end_offset, offsets = readable_end(log, isolation), offsets_of(log)
-    # Decision fetch-at-readable-end (X-4): nothing to read | records
-    if cached.fetch_offset >= end_offset:
+    if cached.fetch_offset >= end_offset:  # Decision fetch-at-readable-end
         return Lookup(None, offsets)
     unlimited_bytes = log.bytes_between(cached.fetch_offset, end_offset)
     if unlimited_bytes == 0:  # The records were compacted away, or never existed.
@@ -269,8 +259,7 @@ def read(
     log = cached.partition.log
     if lookup.remote is not None:
         return _read_remote(cached, lookup, lookup.remote, max_bytes, at_least_one)
-    # Decision fetch-read-fails (F-14): no records | read
-    try:
+    try:  # Decision fetch-read-fails
         skips_empty = isolation is not FetchIsolation.LOG_END
         records = log.read(cached.fetch_offset, max_bytes, lookup.end_offset, at_least_one, skips_empty)
         aborted = (
@@ -368,23 +357,20 @@ class RemoteReads:
     def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
         """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
-        # Decision remote-read-begun (P-11): started | already started
-        if part is None or part.log is not log or part.offset != cached.fetch_offset:
+        if part is None or part.log is not log or part.offset != cached.fetch_offset:  # Decision remote-read-begun
             self.drop(cached)
             self._begin(cached, log)
             return lookup
         if part.result is None:
             return lookup
-        # Decision remote-read-failed (P-11): error | records
-        if not isinstance(part.result, RemoteRecords):
+        if not isinstance(part.result, RemoteRecords):  # Decision remote-read-failed
             return failed_lookup(cached.index, part.result)
         available = len(part.result.records)
         return Lookup(None, lookup.offsets, available, lookup.end_offset, available, part.result)
 
     def _begin(self, cached: CachedPartition, log: PartitionLog) -> None:
         def done(result: RemoteRecords | Error) -> None:
-            # Decision remote-result-wanted (P-11): arrives | read was dropped
-            if self.parts.get(cached) is part:
+            if self.parts.get(cached) is part:  # Decision remote-result-wanted
                 part.result = result
                 part.abandon = _nothing  # Otherwise the part and its read would refer to each other.
                 self.arrived(cached)

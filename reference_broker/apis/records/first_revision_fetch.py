@@ -70,8 +70,7 @@ def _fetch_all(
     """Make a new session if there is none and there is room. Otherwise replace the partitions of the session, which
     keeps its ID and its number. Full requests have no number, so that an equal one is a repeated one."""
     sessions = broker.fetch_sessions
-    # Decision first-full-session (G-4): newcomer | partitions replaced
-    if session is None:
+    if session is None:  # Decision first-full-session
         session = candidate_of(broker, call, request)
     else:
         if session.fetch is not None:
@@ -103,7 +102,7 @@ def _lookup(
     sessions: FetchSessionCache, request: FetchRequest, named_session: FirstRevisionSession | None
 ) -> FirstRevisionSession | Error:
     """Return the session of an incremental request, or a top-level error."""
-    # Decision session-denied (G-10): full fetches only | incremental
+    # Decision session-denied
     if named_session is not None and named_session.denied and named_session.is_epoch(request.session_epoch):
         return DraftError.INCREMENTAL_FETCH_DENIED
     return sessions.lookup(request.session_id, request.session_epoch, FirstRevisionSession)
@@ -129,12 +128,11 @@ def _end_parked(
     of the two responses may be the one that arrives (G-3). It may go on in later events then, or a bug in it may close
     the session.
     """
-    # Decision overtaken-fetch (G-3): responds too | abandoned
-    if is_repeated:
+    if is_repeated:  # Decision overtaken-fetch
         parked.respond()
     else:
         sessions.overtake(session, parked)
-    # Decision request-behind-parked (F-20): accepted | handled again
+    # Decision request-behind-parked
     return not session.has_unfinished_fetch and sessions.sessions.get(session.session_id) is session
 
 
@@ -171,7 +169,7 @@ class FirstRevisionFetch(Fetch):
         if session.session_id:
             if session.serves_full and sessions.is_too_large(session):
                 self._deny()
-        # Decision large-newcomer (G-10): admitted empty | admitted or declined
+        # Decision large-newcomer
         elif not sessions.admit(session, self.broker.now) and len(sessions.sessions) < sessions.slots:
             self._deny()
             sessions.admit(session, self.broker.now)

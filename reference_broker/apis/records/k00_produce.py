@@ -220,8 +220,7 @@ def _append_or_postpone(
         is_large = len(records) > SMALL_BYTES or _codec(records) != Compression.NONE
         if not is_large:
             progress.units -= _units_to_decode(records)
-    # Decision batch-postponed (P-6): appended later | now
-    if progress.units < 0 or is_large:
+    if progress.units < 0 or is_large:  # Decision batch-postponed
         progress.postponed.append(_Postponed(topic, entry, partition, guard))
         return ProducePartitionResponse(entry.partition, ErrorCode.none)
     return _append(progress, partition, entry, records, guard, progress.written)
@@ -289,8 +288,7 @@ def _writable(
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
-    # Decision produced-partition-led (E-7): not led here | led
-    if partition is None:
+    if partition is None:  # Decision produced-partition-led
         return _not_led(broker, topic, index)
     records = entry.records
     if not records:
@@ -301,7 +299,7 @@ def _writable(
     if request.transactional_id is None and is_transactional(records):
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID")
     log, followers = partition.log, partition.followers
-    # Decision produce-below-min-isr (E-2, E-7): refused | enough in sync
+    # Decision produce-below-min-isr
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         message = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return ProducePartitionResponse(
@@ -324,8 +322,7 @@ def _append(
     acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
     partition."""
     broker, log = progress.broker, partition.log
-    # Decision produced-append-fails (P-6): refused | appended
-    try:
+    try:  # Decision produced-append-fails
         result = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
     except RecordsRefused as refused:
         return _refused_by_log(progress, partition, refused)
@@ -334,10 +331,9 @@ def _append(
         broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(entry.partition, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not result.duplicate, result.last_offset + 1))
-    # Decision produced-batch (P-6): new | written before
-    if not result.duplicate:
+    if not result.duplicate:  # Decision produced-batch
         if partition.followers is None:
-            # Decision lone-append (E-7): committed at once | waits for its sync
+            # Decision lone-append
             if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
                 log.advance_high_watermark(log.log_end_offset)
         else:
@@ -398,8 +394,7 @@ def _sync_then_respond(
     _notify(new)
     unsynced: list[Partition] = []
     for partition, _, end in written:
-        # Decision acknowledged-after-sync (E-7): sync first | none due
-        if must_sync(partition.log):
+        if must_sync(partition.log):  # Decision acknowledged-after-sync
             unsynced.append(partition)
         elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
             # A sync was due at the append, and another one has made it needless since.
@@ -413,8 +408,7 @@ def _sync_then_respond(
     replicated = []
     if body.acks == ALL:
         replicated = [(partition, end) for partition, _, end in written if partition.followers is not None]
-    # Decision acks-all (E-7): waits for replicas | leader suffices
-    if replicated:
+    if replicated:  # Decision acks-all
         acknowledge = callback(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
         if unsynced:
             sync_led_then(broker.ports, unsynced, acknowledge)
@@ -444,7 +438,7 @@ def _acknowledge(
     """Respond once all replicas in sync have what was written."""
 
     def replicated_or_failed(errors: dict[Partition, Error]) -> None:
-        # Decision acks-all-outcome (E-7): failed | replicated
+        # Decision acks-all-outcome
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, callback(call, replicated_or_failed))

@@ -73,14 +73,12 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
     if _count_named(body) > MAX_NAMED_PARTITIONS:
         return _refuse_too_many(broker, call, body)
     session = broker.fetch_sessions.sessions.get(body.session_id)
-    # Decision session-at-work (F-20): deferred until it ends | handled now
-    if session is not None and session.fetch is not None and session.has_unfinished_fetch:
+    if session is not None and session.fetch is not None and session.has_unfinished_fetch:  # Decision session-at-work
         _defer_until_finished(session.fetch, broker, call, body)
         return None
     if call.api_version in FIRST_REVISIONS:
         return fetch_first(broker, call, body, lambda: handle(broker, call, body))
-    # Decision fetch-kind (F-4, F-7): full | incremental
-    if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
+    if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):  # Decision fetch-kind
         _fetch_all(broker, call, body)
         return None
     return _fetch_incremental(broker, call, body)
@@ -113,8 +111,7 @@ def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
 def _close_named_session(broker: Broker, request: FetchRequest) -> None:
     """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
-    # Decision named-session-ended (F-6, F-8): closed | no such session
-    if sessions.find(request.session_id, FetchSession) is not None:
+    if sessions.find(request.session_id, FetchSession) is not None:  # Decision named-session-ended
         is_replaced = request.session_epoch == FULL_EPOCH
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 

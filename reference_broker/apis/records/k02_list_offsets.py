@@ -216,8 +216,7 @@ def find(
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, isolation)
     reached = end_offset if isolation is FetchIsolation.LOG_END else log.high_watermark
-    # Decision new-leader-lags (E-2): watermark below its epoch | caught up
-    lags = followers is not None and followers.epoch_start_offset > reached
+    lags = followers is not None and followers.epoch_start_offset > reached  # Decision new-leader-lags
     if timestamp_ms == LATEST:
         if lags:
             return ErrorCode.offset_not_available
@@ -229,25 +228,22 @@ def find(
     if timestamp_ms == LATEST_TIERED:
         return _at(log, log.copied_end_offset - 1) if log.copied_end_offset > log.log_start_offset else ListedOffset()
     if timestamp_ms >= 0 and log.local_log_start_offset > log.log_start_offset:
-        # Decision tier-search-outdated (P-11): must retry | complete
-        if remote is None or remote.end_offset < log.local_log_start_offset:
+        if remote is None or remote.end_offset < log.local_log_start_offset:  # Decision tier-search-outdated
             return ErrorCode.offset_not_available
         remote_offset = remote.found
-        # Decision time-found-in-tier (P-11): readable there | not there
+        # Decision time-found-in-tier
         if isinstance(remote_offset, FoundOffset) and log.log_start_offset <= remote_offset.offset < end_offset:
             return ListedOffset(remote_offset.offset, remote_offset.timestamp_ms, remote_offset.leader_epoch)
         if remote_offset is not None:
             return ErrorCode.offset_not_available if isinstance(remote_offset, FoundOffset) else remote_offset
     for _ in range(MAX_SEARCHES):
-        # Decision time-search-overtaken (P-11): searches again | done
-        try:
+        try:  # Decision time-search-overtaken
             listed = yield from _search(partition, timestamp_ms, work)
         except Overtaken:
             continue
         if partition.is_removed:
             return ErrorCode.not_leader_or_follower
-        # Decision time-beyond-readable: none readable | found
-        if listed is None or listed.offset >= end_offset:
+        if listed is None or listed.offset >= end_offset:  # Decision time-beyond-readable
             return ErrorCode.offset_not_available if lags else ListedOffset()
         if listed.offset < 0:
             return ListedOffset()

@@ -71,7 +71,7 @@ def _handled(broker: Broker, call: Call, body: DeleteRecordsRequest) -> Sliced[N
     led = broker.partitions.by_name
     for results in done:  # A partition may have been led elsewhere, or deleted, since then.
         for at, result in enumerate(results):
-            # Decision deletion-leader-changed (F-22): refused | still led
+            # Decision deletion-leader-changed
             if (
                 result.partition is not None
                 and led.get((result.partition.topic, result.partition.index)) is not result.partition
@@ -112,8 +112,7 @@ def _delete(broker: Broker, topic: str, entry: DeleteRecordsPartition) -> _Done:
         partition.log.delete_records_before(offset)
     except DiskError:
         return _Done(None, ErrorCode.kafka_storage_error)
-    # Decision log-start-moved (F-14): fetchers notified | as before
-    if partition.log.log_start_offset != before:
+    if partition.log.log_start_offset != before:  # Decision log-start-moved
         partition.changed()
         sync_led_then(broker.ports, [partition], nobody_waits)
     return _Done(partition, ErrorCode.none, offset)

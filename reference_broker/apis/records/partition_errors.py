@@ -32,8 +32,7 @@ def led_elsewhere(broker: Broker, topic: TopicImage, index: int, request_epoch: 
     A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know the leader.
     """
     state = topic.partitions[index]
-    # Decision replica-offline (E-6): in quarantine | led elsewhere
-    if (topic.topic_id, index) in broker.partitions.offline:
+    if (topic.topic_id, index) in broker.partitions.offline:  # Decision replica-offline
         return ErrorCode.kafka_storage_error
     if broker.node_id in state.replicas:
         return leader_epoch_error(state.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
@@ -44,7 +43,7 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     """Compare leader epochs. ``request_epoch`` is the one that the client knows, or -1 if the request has none."""
     if request_epoch in (-1, leader_epoch):
         return ErrorCode.none
-    # Decision wrong-leader-epoch (F-13): fenced | not known yet
+    # Decision wrong-leader-epoch
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 

@@ -46,8 +46,7 @@ def verify_transaction(
         done(_refuse_all(broker, body))
         return
     operation = operation_of_produce(call.api_version)
-    # Decision verification-needed (X-9): none | needed
-    if not transactional or not (operation.adds or _is_demanded(broker, transactional)):
+    if not transactional or not (operation.adds or _is_demanded(broker, transactional)):  # Decision verification-needed
         done({})
         return
     (owner,) = owners
@@ -59,8 +58,7 @@ def verify_transaction(
         waiting = tuple(
             key for key, verification in verifications.items() if isinstance(verification, VerificationGuard)
         )
-        # Decision transaction-open-everywhere (X-9): open or refused | coordinator must confirm
-        if not waiting:
+        if not waiting:  # Decision transaction-open-everywhere
             done(verifications)
             return
         request = VerificationRequest(body.transactional_id or "", *owner, waiting, operation)
@@ -69,8 +67,7 @@ def verify_transaction(
     def verified(verifications: VerificationResults, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
         is_ending = operation.adds and ErrorCode.concurrent_transactions in errors.values()
-        # Decision ending-transaction (X-9): verified again | settled
-        if is_ending and broker.now.mono_us < last_us:
+        if is_ending and broker.now.mono_us < last_us:  # Decision ending-transaction
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
             later(broker.ports, wait_us, callback(call, verify))
             return
@@ -119,14 +116,12 @@ def _begin_verifications(
             continue
         log = partition.log
         entry = log.producers.by_id.get(header.producer_id)
-        # Decision transactional-batch-epoch (X-1): fenced | current
-        try:
+        try:  # Decision transactional-batch-epoch
             guard = log.verification.begin(entry, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
             verifications[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
-            # Decision transaction-in-partition (X-9): begins here | open here
-            if guard is not None:
+            if guard is not None:  # Decision transaction-in-partition
                 verifications[key] = guard
     return verifications
 

@@ -53,7 +53,7 @@ def request_coordinator_topic(broker: Broker, name: str) -> None:
     """
     coordinator = broker.groups if name == OFFSETS_TOPIC else broker.transactions
     image = broker.loader.image
-    # Decision coordinator-topic-due (X-2): exists or is being created | created
+    # Decision coordinator-topic-due
     if coordinator.is_creating or not broker.lifecycle.channel.has_leader or name in image.topics:
         return
 

@@ -119,8 +119,7 @@ def _handle_transaction(
         error = error_for_version(error, call.api_version, KNOWS_FENCED_FROM)
         handled(transactional_id, dict.fromkeys(partitions, error))
 
-    # Decision transaction-adding-or-verifying: partitions are added | only verified
-    if not transaction.verify_only:
+    if not transaction.verify_only:  # Decision transaction-adding-or-verifying
         broker.transactions.add_partitions(request, callback(call, respond))
         return
     verified = broker.transactions.verify_partitions(request)

@@ -57,8 +57,7 @@ def restarting(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[
         if broker is None or broker.fenced:
             return []
         return (yield from _records_without_broker(context, broker_id, single_stay=True))
-    # Decision broker-restart-clean (E-4): fenced and clean | unclean or unfenced
-    if broker is not None and broker.fenced and not uncleanly:
+    if broker is not None and broker.fenced and not uncleanly:  # Decision broker-restart-clean
         return []
     return (yield from _records_without_broker(context, broker_id, uncleanly=uncleanly))
 
@@ -186,10 +185,9 @@ class BrokerStateChange(Change[Refusal | None]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         broker = context.latest.brokers.get(self.broker_id)
-        # Decision broker-change-outdated (E-4): another incarnation | same incarnation
-        if broker is None or broker.broker_epoch != self.broker_epoch:
+        if broker is None or broker.broker_epoch != self.broker_epoch:  # Decision broker-change-outdated
             return ()
-        # Decision silent-broker-returned (E-4): not fenced | still silent
+        # Decision silent-broker-returned
         if self.unless_in_session is not None and self.unless_in_session.has_session(self.broker_id):
             return ()
         records = yield from self.plan_for(context, broker)
@@ -230,7 +228,7 @@ class Registration:
     def is_after_clean_shutdown(self, broker: BrokerImage | None) -> bool:
         """Return whether the replicas have everything that they had under the earlier registration ``broker``. A broker
         that was unregistered, or that has other directories now, may have lost everything."""
-        # Decision clean-shutdown-proved (E-4): clean | unclean
+        # Decision clean-shutdown-proved
         return (
             broker is not None
             and self.previous_broker_epoch == broker.broker_epoch
@@ -314,7 +312,7 @@ class Restart(Change[None]):
         if self.problem is not None:
             return
         self.problem = registration_problem(self.requested, self.cluster_id, latest)
-        # Decision duplicate-broker (E-4): another one is alive | only one
+        # Decision duplicate-broker
         if self.problem is None and self._is_duplicate(latest.brokers.get(self.requested.broker_id)):
             self.problem = Refusal(
                 ErrorCode.duplicate_broker_registration,
@@ -358,7 +356,7 @@ class BrokerRegistration(Change[int | Refusal]):
         if restart.problem is not None:
             return ()
         broker = context.latest.brokers.get(requested.broker_id)
-        # Decision broker-registration-repeated (E-4): same epoch again | new epoch
+        # Decision broker-registration-repeated
         if broker is not None and broker.incarnation_id == requested.incarnation_id and not has_left(broker):
             self.epoch = broker.broker_epoch
             return ()

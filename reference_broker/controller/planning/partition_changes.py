@@ -68,22 +68,18 @@ def elect(
     preferred = partition.replicas[0]
     if election is Election.PREFERRED and may_lead(preferred):
         return Elected(preferred)
-    # Decision partition-leader-stays (E-3): still leads | another is sought
-    if may_lead(partition.leader):
+    if may_lead(partition.leader):  # Decision partition-leader-stays
         return Elected(partition.leader)
     for replica in partition.replicas:
-        # Decision partition-leader-elected (E-3): elected | may not lead
-        if may_lead(replica):
+        if may_lead(replica):  # Decision partition-leader-elected
             return Elected(replica)
     if not eligible and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
-        # Decision last-known-elected (E-5, E-6): elected, recovering | absent
-        if last in live and has_directory(partition, last, live[last]):
+        if last in live and has_directory(partition, last, live[last]):  # Decision last-known-elected
             return Elected(last, unclean=True)
     if election in (Election.UNCLEAN, Election.GIVING_UP):
         for replica in partition.replicas:
-            # Decision unclean-elected (E-5): elected uncleanly | cannot lead
-            if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:
+            if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:  # Decision unclean-elected
                 return Elected(replica, unclean=True)
     if election is Election.GIVING_UP:
         for replica in partition.replicas:
@@ -183,8 +179,7 @@ class PartitionChanges:
         if elected.unclean and leader != NO_LEADER_CHANGE:
             target, elr = (leader,), ()
             state = RECOVERING
-        # Decision elected-from-elr (E-3): joins the empty ISR | was in sync
-        elif elected.leader in elr and not target:
+        elif elected.leader in elr and not target:  # Decision elected-from-elr
             target, elr = (elected.leader,), tuple(each for each in elr if each != elected.leader)
         new_isr = target if target != partition.isr and (target or self.keeps_elr) else None
         if leader == NO_LEADER_CHANGE and new_isr is not None and self._bumps(partition.isr, new_isr):
@@ -218,7 +213,7 @@ class PartitionChanges:
             partition = topic.partitions[index]
             if single_stay and len(partition.replicas) == 1:
                 continue
-            # Decision replica-leaves (E-1, E-4): leaves the ISR | not concerned
+            # Decision replica-leaves
             if (
                 broker_id in partition.isr
                 or (uncleanly and broker_id in partition.elr)
@@ -238,8 +233,7 @@ class PartitionChanges:
             partition = topic.partitions[index]
             if partition.leader == broker_id:
                 yield PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
-            # Decision leaderless-on-return (E-3): election | has a leader
-            elif partition.leader == NO_LEADER or self.lacks_directories(partition):
+            elif partition.leader == NO_LEADER or self.lacks_directories(partition):  # Decision leaderless-on-return
                 record = self.change(topic, index, election=election)
                 if record is not None:
                     yield record
@@ -249,8 +243,7 @@ class PartitionChanges:
     ) -> tuple[int, ...]:
         """Return the eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears the eligible replicas,
         since only they can lead without loss."""
-        # Decision elr-cleared (E-1): ISR is large enough | eligible ones stay
-        if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):
+        if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):  # Decision elr-cleared
             return ()
         before = (*partition.elr, *partition.isr) if self.keeps_elr else partition.elr
         return tuple(each for each in dict.fromkeys(before) if each not in isr and each != unclean)

@@ -113,16 +113,14 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     def _stale_state(self, partition: PartitionImage, requested: RequestedIsr) -> ErrorCode | None:
         """Return the error of a request that is older than the partition, or newer, which means that this controller is
         no longer active."""
-        # Decision isr-change-ahead (E-1): this controller lags | known state
+        # Decision isr-change-ahead
         if requested.leader_epoch > partition.leader_epoch or requested.partition_epoch > partition.partition_epoch:
             return ErrorCode.not_controller
-        # Decision isr-change-fenced (E-1): older leader epoch | current
-        if requested.leader_epoch < partition.leader_epoch:
+        if requested.leader_epoch < partition.leader_epoch:  # Decision isr-change-fenced
             return ErrorCode.fenced_leader_epoch
         if self.leader_id != partition.leader:
             return ErrorCode.invalid_request
-        # Decision isr-change-stale (E-1): older partition epoch | current
-        if requested.partition_epoch < partition.partition_epoch:
+        if requested.partition_epoch < partition.partition_epoch:  # Decision isr-change-stale
             return ErrorCode.invalid_update_version
         return None
 
@@ -137,11 +135,9 @@ def _bad_isr(image: MetadataImage, partition: PartitionImage, requested: Request
         return ErrorCode.invalid_request
     for broker_id, broker_epoch in requested.isr:
         broker = image.brokers.get(broker_id)
-        # Decision isr-member-eligible (E-4): fenced or leaving | active
-        if broker is None or broker.fenced or broker.in_controlled_shutdown:
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:  # Decision isr-member-eligible
             return ErrorCode.ineligible_replica
-        # Decision isr-member-epoch (E-4): another incarnation | same incarnation
-        if broker_epoch not in (NO_CHECK, broker.broker_epoch):
+        if broker_epoch not in (NO_CHECK, broker.broker_epoch):  # Decision isr-member-epoch
             return ErrorCode.ineligible_replica
     return None
 
@@ -252,8 +248,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
                 of_topic.append(problem or ErrorCode.none)
                 if problem is None and topic is not None:
                     isr = topic.partitions[index].isr
-                    # Decision replica-directory-online (E-6): directory is lost | online
-                    if directory not in online:
+                    if directory not in online:  # Decision replica-directory-online
                         isr = tuple(replica for replica in isr if replica != self.broker_id)
                     home = (self.broker_id, directory)
                     record = changes.change(topic, index, isr=isr, election=election, home=home)

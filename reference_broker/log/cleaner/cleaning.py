@@ -57,8 +57,7 @@ class Cleanable:
         """Return whether to clean the log now. As in Kafka, the dirty share must exceed ``min.cleanable.dirty.ratio``,
         or a record must be overdue."""
         dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
-        # Decision cleaning-due (X-11): due | too little is dirty
-        return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
+        return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)  # Decision cleaning-due
 
 
 def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
@@ -73,8 +72,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
     end = _end(log, first_dirty, now)
-    # Decision dirty-part (X-11): none | cleanable
-    if end <= first_dirty:
+    if end <= first_dirty:  # Decision dirty-part
         return None
     at = log.segments.index_of(first_dirty)
     clean = sum(segment.size_bytes for segment in log.segments[:at])
@@ -181,8 +179,7 @@ class Cleaning:
         Raise DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
         swap.
         """
-        # Decision cleaning-fails (X-11): disk failed | completed
-        try:
+        try:  # Decision cleaning-fails
             yield from self._run()
         except DiskError as failure:
             if self._swapping:
@@ -277,7 +274,7 @@ class Cleaning:
             check_offsets(header, records)
             count += len(records.starts)
             self._records += len(records.starts)
-            # Decision key-map (X-11): full, rest next time | has room
+            # Decision key-map
             if not noted.newest.put(*records.keyed(header.base_offset, self.part.first_dirty_offset)):
                 return False
             if position < len(plain):
@@ -398,8 +395,7 @@ class Cleaning:
     def _check_tombstones(self, retention: Retention) -> None:
         """Raise Overtaken if tombstones went that must stay by now (H-2)."""
         log = self.log
-        # Decision cleaned-tombstones (H-2): leader still has them | may go
-        if retention.tombstones_gone > log.horizon.limit:
+        if retention.tombstones_gone > log.horizon.limit:  # Decision cleaned-tombstones
             raise Overtaken(f"{log.directory} follows a leader that has more tombstones")
 
     def _check(self, relied_on: Sequence[Segment]) -> None:
@@ -407,8 +403,7 @@ class Cleaning:
         log = self.log
         at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]
-        # Decision cleaned-log (X-11): truncated meanwhile | intact
-        if log.files.cuts != self._cuts or len(there) != len(relied_on):
+        if log.files.cuts != self._cuts or len(there) != len(relied_on):  # Decision cleaned-log
             raise Overtaken(f"{log.directory} was truncated")
         if any(one is not other for one, other in zip(there, relied_on, strict=True)):
             raise Overtaken(f"{log.directory} lost segments")

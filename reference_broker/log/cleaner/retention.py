@@ -297,8 +297,7 @@ class Retention:
         if header.record_count == 0:
             return batch if must_stay else None
         is_due = horizon_ms is not None and horizon_ms <= self.now_ms
-        # Decision cleaned-batch: removed | judged further
-        if may_go and (is_due or not header.is_control):
+        if may_go and (is_due or not header.is_control):  # Decision cleaned-batch
             self.records += header.record_count
             return _emptied(header) if must_stay else None
         check_crc(header, batch)
@@ -388,8 +387,7 @@ class Retention:
         deltas = records.offset_deltas
         end = min(self.newest.latest_offset + 1, self.tombstones_below) - base_offset
         gone = {at for at in records.valueless if deltas[at] < end}.intersection(stay)
-        # Decision tombstones (H-1): removed | none goes
-        if gone:
+        if gone:  # Decision tombstones
             self.tombstones_gone = max(self.tombstones_gone, base_offset + max(deltas[at] for at in gone) + 1)
         return [at for at in stay if at not in gone]
 

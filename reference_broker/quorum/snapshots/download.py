@@ -99,15 +99,13 @@ class SnapshotDownload:
         self._transfer = None
 
     def _is_current(self, transfer: DownloadTransfer) -> bool:
-        # Decision snapshot-download-event-late (S-11): of this transfer | of a cancelled transfer
-        return self._transfer is transfer
+        return self._transfer is transfer  # Decision snapshot-download-event-late
 
     async def _run(self, transfer: DownloadTransfer) -> None:
         """Transfer the snapshot, and report the outcome. A DiskError, such as a full disk, fails the transfer. The next
         one resumes where this one was. An error of what follows on the outcome is not caught, and ends the node."""
         await pause(self._node.ports, 0)
-        # Decision snapshot-download-disk (S-11): disk refused | written
-        try:
+        try:  # Decision snapshot-download-disk
             outcome = await self._fetch_and_install(transfer)
         except DiskError as error:
             self._note("download_failed", ("why", str(error)))
@@ -118,11 +116,9 @@ class SnapshotDownload:
 
     async def _fetch_and_install(self, transfer: DownloadTransfer) -> DownloadOutcome:
         """Fetch, verify, name and install the snapshot. Raise DiskError."""
-        # Decision snapshot-download-needless (S-10): log holds all of it | snapshot is needed
-        if transfer.id.age <= self._log.end.age:
+        if transfer.id.age <= self._log.end.age:  # Decision snapshot-download-needless
             return Failed()  # The log already holds all of it. The follower fetches from the log's end again.
-        # Decision snapshot-download-held (S-9): held, only installed | not held
-        if self._store.holds(transfer.id):
+        if self._store.holds(transfer.id):  # Decision snapshot-download-held
             return self._install(transfer)
         try:
             partial = await self._fetch(transfer)
@@ -144,8 +140,7 @@ class SnapshotDownload:
             partial = self._append_piece(transfer, piece)
             transfer.progress()
             await partial.sync(self._node.ports)
-            # Decision snapshot-download-whole (S-4, S-9): verified | next piece is requested
-            if partial.is_whole or piece.is_last:
+            if partial.is_whole or piece.is_last:  # Decision snapshot-download-whole
                 return partial
 
     # Where to begin
@@ -153,12 +148,10 @@ class SnapshotDownload:
     async def _resume(self, transfer: DownloadTransfer) -> Partial | None:
         """Return the bytes that an earlier transfer left, or None if this one starts with the first byte."""
         partial = self._known(transfer)
-        # Decision snapshot-download-resumed (S-11): resumed | not started by this process
-        if partial is not None:
+        if partial is not None:  # Decision snapshot-download-resumed
             self._note_start(transfer, partial.length, partial.size)
             return partial
-        # Decision partial-snapshot-read (S-11): partial file is read | restarted
-        if self._store.partial == transfer.id and self._partial is None:
+        if self._store.partial == transfer.id and self._partial is None:  # Decision partial-snapshot-read
             return await self._recover(transfer)
         self._start_over(transfer, "another leader or snapshot")
         return None
@@ -172,8 +165,7 @@ class SnapshotDownload:
     async def _recover(self, transfer: DownloadTransfer) -> Partial | None:
         """Return the bytes that an earlier process left on disk. The checksums say how many of them count."""
         partial = await result_of(self._node.ports, read_partial(self._node.disk, transfer.id))
-        # Decision partial-snapshot-of-other-leader (S-11): restarted | resumed after restart
-        if partial is None or partial.leader != transfer.leader:
+        if partial is None or partial.leader != transfer.leader:  # Decision partial-snapshot-of-other-leader
             self._start_over(transfer, "another leader" if partial is not None else "its progress is unreadable")
             return None
         self._partial = partial
@@ -181,8 +173,7 @@ class SnapshotDownload:
         return partial
 
     def _start_over(self, transfer: DownloadTransfer, why: str) -> None:
-        # Decision partial-snapshot-superseded (S-11): partial file is discarded | none exists
-        if self._store.partial is not None:
+        if self._store.partial is not None:  # Decision partial-snapshot-superseded
             self._discard(why)
         self._partial = None
         self._note_start(transfer, 0, UNKNOWN_SIZE)
@@ -238,11 +229,10 @@ class SnapshotDownload:
 
     def _check(self, transfer: DownloadTransfer, piece: Piece) -> None:
         """Raise TransferError for a response that has no bytes of the snapshot."""
-        # Decision snapshot-download-leader-lost (S-7): leads no longer | leads
+        # Decision snapshot-download-leader-lost
         if piece.error in _LEADER_ERRORS or (piece.error is ErrorCode.none and piece.epoch > transfer.epoch):
             raise TransferError(LeaderChanged(piece.leader_id, piece.epoch))
-        # Decision snapshot-gone-at-leader (S-5, S-10): gone or shorter | still there
-        if piece.error in _NOT_THERE:
+        if piece.error in _NOT_THERE:  # Decision snapshot-gone-at-leader
             if piece.error is not ErrorCode.snapshot_not_found:
                 self._discard("the leader's is shorter")
             raise TransferError(Rediscover())
@@ -261,7 +251,7 @@ class SnapshotDownload:
         this request, and is not written, so that every byte is written once."""
         partial = self._partial
         length = 0 if partial is None else partial.length
-        # Decision snapshot-piece-fits (S-8): wrong piece | follows what is held
+        # Decision snapshot-piece-fits
         if piece.position != length or piece.id not in (None, transfer.id) or (not piece.data and not piece.is_last):
             raise TransferError(Failed())
         if partial is not None and piece.size != partial.size:
@@ -286,8 +276,7 @@ class SnapshotDownload:
         """Check the whole file, from its header to its footer, before it gets a snapshot's name. Raise
         TransferError."""
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
-        # Decision downloaded-snapshot-damaged (S-9, S-10): damaged | intact
-        try:
+        try:  # Decision downloaded-snapshot-damaged
             for batch in read_batches(self._node.disk, partial.paths[0], transfer.id):
                 if budget.spend(batch.header.size_bytes):
                     transfer.progress()
@@ -308,8 +297,7 @@ class SnapshotDownload:
     def _install(self, transfer: DownloadTransfer) -> DownloadOutcome:
         """Cut the log, then delete older snapshots. If a crash comes between, the next start repairs it."""
         ports = self._node.ports
-        # Decision snapshot-install-overtaken (S-9): log has overtaken it | installed
-        if not self._log.install_snapshot(ports.now(), transfer.id):
+        if not self._log.install_snapshot(ports.now(), transfer.id):  # Decision snapshot-install-overtaken
             return Failed()
         self._note("download_finished", ("bytes", self._store.size(transfer.id)))
         self._postponement.over()

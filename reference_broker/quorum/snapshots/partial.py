@@ -124,8 +124,7 @@ def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Sliced[
             position += len(piece)
             yield
         at += _ENTRY_BYTES
-        # Decision partial-snapshot-intact (S-11): counted | damaged or torn
-        if crc == entry[1]:
+        if crc == entry[1]:  # Decision partial-snapshot-intact
             partial.length, partial.crc, good = position, crc, at
     return good
 

@@ -42,8 +42,7 @@ class SnapshotChecks:
         waiting = self._waiting.get(snapshot)
         if waiting is not None:
             waiting.append(then)
-        # Decision served-snapshot-check (S-9): checked before sending | sent at once
-        elif self._is_due(snapshot, position):
+        elif self._is_due(snapshot, position):  # Decision served-snapshot-check
             self._waiting[snapshot] = [then]
             run_slices(self._node.ports, self._checking(snapshot), lambda: self._checked(snapshot))
         else:
@@ -57,8 +56,7 @@ class SnapshotChecks:
 
     def _checking(self, snapshot: OffsetAndEpoch) -> Sliced[None]:
         budget = Budget(SNAPSHOT_BYTES_PER_SLICE)
-        # Decision served-snapshot-damaged (S-9): damaged | good
-        try:
+        try:  # Decision served-snapshot-damaged
             for batch in read_batches(self._node.disk, self._store.path(snapshot), snapshot):
                 if budget.spend(batch.header.size_bytes):
                     yield
@@ -125,20 +123,16 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
         error = ErrorCode.inconsistent_cluster_id
     if error is ErrorCode.inconsistent_cluster_id:
         return Piece(error, *leader)
-    # Decision requested-snapshot-topic (S-13): another log, refused | metadata log
-    if request.topic != METADATA_TOPIC or request.partition != 0:
+    if request.topic != METADATA_TOPIC or request.partition != 0:  # Decision requested-snapshot-topic
         return Piece(ErrorCode.unknown_topic_or_partition, *leader)
     if error is not None:
         return Piece(error, *leader)
-    # Decision requested-snapshot-held (S-2, S-5): not found | held
-    if not store.holds(request.id):
+    if not store.holds(request.id):  # Decision requested-snapshot-held
         return Piece(ErrorCode.snapshot_not_found, *leader)
     size = store.size(request.id)
-    # Decision draft-snapshot-position (S-17): not within, refused | within or no draft
-    if is_draft and not 0 <= request.position <= size:
+    if is_draft and not 0 <= request.position <= size:  # Decision draft-snapshot-position
         return Piece(ErrorCode.offset_out_of_range, *leader)
-    # Decision snapshot-position (S-6): not within, refused | within or a draft
-    if not is_draft and not 0 <= request.position < size:
+    if not is_draft and not 0 <= request.position < size:  # Decision snapshot-position
         return Piece(ErrorCode.position_out_of_range, *leader)
     return Piece(ErrorCode.kafka_storage_error, *leader) if request.id in store.damaged else None
 

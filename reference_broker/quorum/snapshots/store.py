@@ -53,8 +53,7 @@ class SnapshotReaders:
         positions[replica_id] = position
         if len(positions) > MAX_REPLICAS:
             del positions[next(iter(positions))]
-        # Decision snapshot-download-advances (S-15): keeps the snapshot | repeats itself
-        if position > before:
+        if position > before:  # Decision snapshot-download-advances
             self._advanced_us[snapshot] = now_us
 
     def advanced_us(self, snapshot: OffsetAndEpoch) -> int | None:
@@ -147,8 +146,7 @@ class SnapshotStore:
         self._sizes[snapshot] = size
         self.damaged.pop(snapshot, None)
         self.on_added()
-        # Decision partial-snapshot-outdated (S-11): partial is dropped | none or newer
-        if self.partial is not None and self.partial.age <= snapshot.age:
+        if self.partial is not None and self.partial.age <= snapshot.age:  # Decision partial-snapshot-outdated
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
@@ -216,8 +214,7 @@ class SnapshotCleaner:
         """Delete the snapshots before the log's start. A crash leaves one there if it comes after the move of the
         start and before the deletion of the snapshot."""
         for snapshot in self._store.ids[:-1]:
-            # Decision snapshot-before-log-start (S-15): deleted at start | kept
-            if snapshot.offset < self._log.start_offset:
+            if snapshot.offset < self._log.start_offset:  # Decision snapshot-before-log-start
                 self._delete(snapshot)
         self._set_timer()
 
@@ -238,11 +235,11 @@ class SnapshotCleaner:
         oldest = store.oldest
         if oldest is None:
             return False
-        # Decision metadata-log-deleted (S-15): log before it is deleted | log stays
+        # Decision metadata-log-deleted
         if self._is_over(oldest) and self._log.start_offset < oldest.offset and self._delete_log_before(oldest):
             return True
         for snapshot in store.ids[:-1]:
-            # Decision snapshot-deletion-due (S-15): deleted | kept
+            # Decision snapshot-deletion-due
             if self._due_us(snapshot) <= self._node.now_us and self._is_over(snapshot) and self._remove(snapshot):
                 return True
         return False
@@ -258,8 +255,7 @@ class SnapshotCleaner:
         """Return from when on the snapshot may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._node.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
-        # Decision snapshot-being-read (S-15): a download keeps it | not read
-        if advanced_us is not None:
+        if advanced_us is not None:  # Decision snapshot-being-read
             since_us = max(since_us, advanced_us)
         return since_us + self._config.crucible_metadata_snapshot_keep_ms * 1000
 

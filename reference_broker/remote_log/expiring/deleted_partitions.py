@@ -131,7 +131,7 @@ class DeletedPartitions:
         image = self._image()
         names = {topic.topic_id for topic in image.topics.values()} if scanned.kept else set()
         for key, (topic, known_until) in scanned.kept.items():
-            # Decision partition-with-events (P-11): topic deleted, removed | stays
+            # Decision partition-with-events
             if key[0] not in names and image.provenance.offset >= known_until and key not in self._removals:
                 self._removals[key] = None
                 removal = _Removal(self._ports, self._node_id, self._metadata, key, topic, self._removed)

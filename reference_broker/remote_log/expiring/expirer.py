@@ -95,8 +95,7 @@ def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Slice
         is_unreachable = each.next_offset <= log.log_start_offset
         is_old = log.retention_ms != UNLIMITED and each.max_timestamp_ms <= now_ms - log.retention_ms
         is_too_much = log.retention_bytes != UNLIMITED and spare_bytes >= each.size_bytes
-        # Decision remote-segment (P-11): expires | keeps those behind it
-        if is_unreachable or (not is_retaining and (is_old or is_too_much)):
+        if is_unreachable or (not is_retaining and (is_old or is_too_much)):  # Decision remote-segment
             gone.append(each)
             spare_bytes -= each.size_bytes
             start = max(start, end)
@@ -162,8 +161,7 @@ class SegmentRemoval:
             error = await self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED)
         if not self.may_go_on():
             return
-        # Decision remote-deletion (P-11): fenced or over | started
-        if error is not ErrorCode.none:
+        if error is not ErrorCode.none:  # Decision remote-deletion
             is_over = error in (ErrorCode.resource_not_found, ErrorCode.invalid_request)
             ended("" if is_over else f"the begin of a deletion was not written: {error_name(error)}")
             return
@@ -316,7 +314,7 @@ class Expirer:
         """Return whether the work may continue. End it if the leader epoch has changed, the partition is no longer
         watched, or its segment metadata was discarded."""
         is_as_before = self._is_known and self._known.generation is self._generation
-        # Decision expiring-leadership (P-11): over, ended | continues
+        # Decision expiring-leadership
         if self._has_slot and not (is_as_before and self._partition.leader_epoch == self._epoch):
             self._end()
         return self._has_slot
@@ -384,8 +382,7 @@ class Expirer:
         if not self._may_go_on():
             return
         start = expired.log_start_offset
-        # Decision tier-events (P-11): missing, log start stays | known
-        if self._lacks_events:
+        if self._lacks_events:  # Decision tier-events
             self._note_loss()
         elif start >= log.local_log_start_offset or segments.segment_at(lineage, start) is not None:
             pass
@@ -405,8 +402,7 @@ class Expirer:
         and the event that said so is lost."""
         if unfinished.state is not SegmentState.COPY_SEGMENT_STARTED:
             return True
-        # Decision unfinished-copy (P-11): kept, events lost | garbage
-        if self._is_missing_from(unfinished.start_offset, lineage_of(self._partition.log)):
+        if self._is_missing_from(unfinished.start_offset, lineage_of(self._partition.log)):  # Decision unfinished-copy
             self._note_loss()
             return False
         return True
@@ -523,8 +519,7 @@ class Expirer:
         for number, key in enumerate(keys, 1):
             name = name_of(key)
             if name is not None and self._known.get(name.segment_id) is None:
-                # Decision object-without-event (P-11): kept, events lost | garbage
-                if self._is_missing_from(name.start_offset, lineage):
+                if self._is_missing_from(name.start_offset, lineage):  # Decision object-without-event
                     self._note_loss()
                 else:
                     unknown.append(key)

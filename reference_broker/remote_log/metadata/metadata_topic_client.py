@@ -301,7 +301,7 @@ class MetadataReader:
             return
         key = event.topic_id, event.partition
         watched = sent.watched.get(key)
-        # Decision segment-event-record (P-11): applied before or unwatched | applied
+        # Decision segment-event-record
         if watched is None or sent.partition.watched.get(key) is not watched or record.offset < watched.next_offset:
             return
         error = watched.segments.apply(event)
@@ -357,8 +357,7 @@ class MetadataReader:
         """Continue at ``start``. A position beyond the end of the log means that events were lost, by an unclean
         election or a recreated topic. Then everything is read again."""
         for each in partition.watched.values():
-            # Decision events-beyond-log (P-11): lost, all read again | deleted ones skipped
-            if each.next_offset > start:
+            if each.next_offset > start:  # Decision events-beyond-log
                 each.segments.forget()
                 each.ready_from = None
             each.next_offset = start

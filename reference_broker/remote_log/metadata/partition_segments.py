@@ -66,8 +66,7 @@ class OffsetOwners:
         overlapping = self._ranges[low:high]
         left, right, kept = [], [], []
         for each in overlapping:
-            # Decision offset-owner (P-11): newer upload keeps it | replaced
-            if is_newer(each.owner):
+            if is_newer(each.owner):  # Decision offset-owner
                 kept.append(each)
                 continue
             if each.start < new.start:
@@ -179,8 +178,7 @@ class PartitionSegments:
         """
         if isinstance(event, PartitionDelete):
             return self._delete(event)
-        # Decision segment-event (P-11): older leader's, fenced | valid
-        if event.uploader_epoch < self.newest_epoch:
+        if event.uploader_epoch < self.newest_epoch:  # Decision segment-event
             return ErrorCode.fenced_leader_epoch
         if event.uploader_epoch > self.newest_epoch:
             self.newest_epoch, self.last_attempt = event.uploader_epoch, 0
@@ -189,8 +187,7 @@ class PartitionSegments:
     def _begin(self, segment: RemoteSegment) -> Error:
         if segment.segment_id in self._known:
             return ErrorCode.none
-        # Decision copy-attempt (P-11): seen before | new
-        if segment.attempt <= self.last_attempt:
+        if segment.attempt <= self.last_attempt:  # Decision copy-attempt
             return ErrorCode.resource_not_found
         self.last_attempt = segment.attempt
         if self.delete_state is not None or segment.state not in NEXT_SEGMENT_STATES[None]:
@@ -204,11 +201,10 @@ class PartitionSegments:
             return ErrorCode.resource_not_found
         if update.state is current.state:
             return ErrorCode.none
-        # Decision segment-state (P-11): changed meanwhile, refused | as its writer knew
-        if update.expected_state not in (None, current.state):
+        if update.expected_state not in (None, current.state):  # Decision segment-state
             return ErrorCode.invalid_request
         is_finished = update.state is SegmentState.COPY_SEGMENT_FINISHED
-        # Decision finished-copy (P-11): former leader's, refused | valid
+        # Decision finished-copy
         if is_finished and (self.delete_state is not None or update.uploader_epoch != current.uploader_epoch):
             return ErrorCode.invalid_request
         if update.state not in NEXT_SEGMENT_STATES[current.state]:

@@ -272,7 +272,7 @@ class RemoteReader:
             or not isinstance(segments, PartitionSegments)
         ):
             return ErrorCode.unknown_server_error
-        # Decision missing-object (P-11): listed, store fails | segment deleted
+        # Decision missing-object
         return ErrorCode.unknown_server_error if segments.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
 
 

@@ -141,8 +141,7 @@ class RangeCache:
         """Fetch a range that is not cached. Exactly one of the two callbacks is called, in a later event, unless the
         returned function withdraws the request before."""
         fetching = self._in_flight.get(byte_range)
-        # Decision store-range (P-11): fetched | joins a get
-        if fetching is None:
+        if fetching is None:  # Decision store-range
             fetching = self._in_flight[byte_range] = _Fetching()
             fetching.cancel = self._gets.get(
                 byte_range, partial(self._fetched, byte_range), partial(self._failed, byte_range)

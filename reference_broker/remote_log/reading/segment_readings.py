@@ -344,8 +344,7 @@ def auxiliary_of(
     """``segment`` has the record before ``offset``. ``empty`` has the settings of the log. OFFSET_OUT_OF_RANGE: records
     that are needed are not listed any more. Raise InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
     epochs = tuple(each for each in (yield from _epochs_of(segment)) if each[1] < offset)
-    # Decision tier-producer-state (P-11): snapshot as it is | replayed
-    if segment.next_offset == offset:
+    if segment.next_offset == offset:  # Decision tier-producer-state
         snapshot = yield from _restored_from(segment, empty)
         return Auxiliary(offset, epochs, snapshot, empty)
     if not (yield from _replayed(segments, segment, epochs, offset, empty)):

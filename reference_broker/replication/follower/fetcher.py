@@ -175,8 +175,7 @@ class Fetcher:
         self._timer = None
         if self._busy or self._ended:
             return
-        # Decision next-replica-fetch (E-7): after a sync | at once
-        if self._undurable:
+        if self._undurable:  # Decision next-replica-fetch
             self._busy = True
             self._sync_and_go_on()
             return
@@ -234,8 +233,7 @@ class Fetcher:
     def _handle_versions(self, response: object) -> None:
         self._busy = self._must_request_versions = False
         draft = self._wanted_draft
-        # Decision fetch-draft (D-3): served by the leader | released version
-        self._draft = draft if announces(draft, response) else 0
+        self._draft = draft if announces(draft, response) else 0  # Decision fetch-draft
         if not self._draft:
             self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", draft))
         revision = FIRST if self._draft == FETCH_FIRST_REVISION_REPLICAS else FINAL
@@ -279,8 +277,7 @@ class Fetcher:
         """
         epoch, before = self._setting.broker_epoch(), self._fetched_as
         self._fetched_as = epoch
-        # Decision fetcher-registration (E-4): new, names all again | same
-        if epoch != before and self._handler.partitions:
+        if epoch != before and self._handler.partitions:  # Decision fetcher-registration
             self._handler = make_session_handler(self._handler.revision)
             self._to_name = dict.fromkeys(self.followed)
 
@@ -308,8 +305,7 @@ class Fetcher:
         handled: Handled = self._handler.handle_response(response)
         if self._ended:
             return
-        # Decision replica-session (F-11): lost, full fetch next | continues
-        if handled.problem is not None:
+        if handled.problem is not None:  # Decision replica-session
             self._busy = False
             self._diverged.clear()
             leader = ("leader", self.leader_id)
@@ -331,7 +327,7 @@ class Fetcher:
             followed = self.followed.get(name)
             if followed is None or name in responded:
                 continue
-            # Decision diverged-watermark (F-14): applied now | not named since
+            # Decision diverged-watermark
             if followed.requested == followed.wanted(self._setting.config.replica_fetch_max_bytes):
                 applier = self._setting.applier
                 change = partial(applier.follow_high_watermark, followed, data)
@@ -355,8 +351,7 @@ class Fetcher:
 
     def _apply_one(self, name: TopicPartition, data: PartitionData) -> None:
         followed = self.followed.get(name)
-        # Decision replica-data (F-20): outdated, ignored | applied
-        if followed is None or not followed.accepts_response():
+        if followed is None or not followed.accepts_response():  # Decision replica-data
             return  # The partition is followed differently by now, and the next request names it so.
         outcome = self._setting.applier.apply(followed, data)
         if outcome is ApplyOutcome.APPLIED:

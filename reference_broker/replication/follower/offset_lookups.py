@@ -97,16 +97,14 @@ class Lookups:
         Otherwise the leader's log has only later records, and the next request looks up its start.
         """
         for followed, end_offset in self._current(self._ends, chunk, _offsets(response)):
-            # Decision leader-log-shorter (E-7): no, looks up its start | truncates
-            if end_offset >= followed.log.log_end_offset:
+            if end_offset >= followed.log.log_end_offset:  # Decision leader-log-shorter
                 self._starts[followed.name] = followed
             else:
                 self._apply(followed, partial(self._applier.truncate, followed, end_offset))
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
         for followed, start_offset in self._current(self._starts, chunk, _offsets(response)):
-            # Decision leader-log-begins-later (E-7): restarts | grew meanwhile
-            if start_offset > followed.log.log_end_offset:
+            if start_offset > followed.log.log_end_offset:  # Decision leader-log-begins-later
                 self._apply(followed, partial(self._applier.restart_at, followed, start_offset))
             else:
                 self._retry_later(followed)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
@@ -309,8 +307,7 @@ class TierStarts:
             return
         del self._from_tier[followed.name]
         log_start_offset = self._log_starts.pop(followed.name)
-        # Decision tier-state (P-11): postponed | starts in the tier
-        if not isinstance(state, TierState):
+        if not isinstance(state, TierState):  # Decision tier-state
             self._retry_later(followed)
             return
         outcome = self._applier.apply_or_retry(

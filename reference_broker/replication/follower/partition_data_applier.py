@@ -24,16 +24,14 @@ def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
     in that log. A follower that does not know this epoch truncates to the end of the largest epoch below it that it
     knows, and fetches again. If the leader knows no such epoch, the follower keeps what is committed.
     """
-    # Decision leader-epoch-unknown (E-7): back to the watermark | epochs compared
-    if leader.end_offset == UNDEFINED:
+    if leader.end_offset == UNDEFINED:  # Decision leader-epoch-unknown
         return log.high_watermark
     if leader.epoch == UNDEFINED:
         return min(leader.end_offset, log.log_end_offset)
     own = log.end_offset_for_epoch(leader.epoch)
     if own.end_offset == UNDEFINED:
         return min(leader.end_offset, log.log_end_offset)
-    # Decision own-epoch-at-divergence (E-7): end of a lower one | the leader's
-    if own.epoch != leader.epoch:
+    if own.epoch != leader.epoch:  # Decision own-epoch-at-divergence
         return min(own.end_offset, log.log_end_offset)
     return min(leader.end_offset, own.end_offset, log.log_end_offset)
 
@@ -77,8 +75,7 @@ class PartitionDataApplier:
         """Apply the response to the latest request of ``followed``."""
         if data.error_code:
             return self._refused(followed, data.error_code)
-        # Decision replica-diverges (E-7): truncates | continues
-        if data.diverging_epoch is not None:
+        if data.diverging_epoch is not None:  # Decision replica-diverges
             return self.apply_or_retry(followed, lambda: self.diverged(followed, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
             return self.apply_or_retry(followed, lambda: self._apply_if_complete(followed, data))
@@ -96,8 +93,7 @@ class PartitionDataApplier:
         log = followed.log
         before = (log.log_end_offset, log.latest_epoch)
         self.truncate(followed, truncation_offset(log, leader))
-        # Decision divergence-of-empty-epoch (E-7): epoch forgotten | records truncated
-        if log.log_end_offset == before[0]:
+        if log.log_end_offset == before[0]:  # Decision divergence-of-empty-epoch
             log.forget_empty_epochs()  # The epoch that the leader does not know holds no record here.
             if (log.log_end_offset, log.latest_epoch) == before:
                 where = f"epoch {leader.epoch} up to {leader.end_offset}"
@@ -112,8 +108,7 @@ class PartitionDataApplier:
         """
         log = followed.log
         where = ("partition", followed.trace_name)
-        # Decision truncation-of-committed (E-7): below the watermark | uncommitted only
-        if offset < log.high_watermark:
+        if offset < log.high_watermark:  # Decision truncation-of-committed
             high_watermark = ("high_watermark", log.high_watermark)
             self.ports.note("truncated_below_high_watermark", where, ("offset", offset), high_watermark)
         if offset < log.log_end_offset:
@@ -137,8 +132,7 @@ class PartitionDataApplier:
         they deleted would stay here for ever. Raise DiskError."""
         log, horizon = followed.log, data.tombstone_horizon
         where, position = ("partition", followed.trace_name), log.log_end_offset
-        # Decision replica-below-horizon (H-4): restarts | continues
-        if log.horizon.must_empty(position, horizon):
+        if log.horizon.must_empty(position, horizon):  # Decision replica-below-horizon
             self.restart_at(followed, data.log_start_offset)
             log.horizon.begin(horizon)
             self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", horizon))
@@ -171,8 +165,7 @@ class PartitionDataApplier:
         batch.
         """
         log, now = followed.log, self.ports.now()
-        # Decision replicated-batch-early (E-7): below the log end | appended
-        try:
+        try:  # Decision replicated-batch-early
             log.append_replicated(now, records, followed.leader_epoch)
         except UnexpectedOffset as early:
             is_empty = log.log_start_offset == log.log_end_offset
@@ -184,31 +177,27 @@ class PartitionDataApplier:
     def follow_high_watermark(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Move the high watermark to the leader's, as far as the log reaches. Raise DiskError."""
         log = followed.log
-        # Decision follower-watermark (E-2): moves | stays
+        # Decision follower-watermark
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
             self.changed(followed)
-        # Decision quarantine-refilled (E-6): ended | none or lasts
-        if log.quarantine is not None and log.release(data.high_watermark):
+        if log.quarantine is not None and log.release(data.high_watermark):  # Decision quarantine-refilled
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
     def _refused(self, followed: FollowedPartition, code: int) -> ApplyOutcome:
-        # Decision replica-out-of-range (F-11): looks up offsets | another error
-        if code == ErrorCode.offset_out_of_range:
+        if code == ErrorCode.offset_out_of_range:  # Decision replica-out-of-range
             return ApplyOutcome.OUT_OF_RANGE
-        # Decision replica-sent-to-tier (P-11): begins in the tier | another error
-        if code == ErrorCode.offset_moved_to_tiered_storage:
+        if code == ErrorCode.offset_moved_to_tiered_storage:  # Decision replica-sent-to-tier
             return ApplyOutcome.MOVED
         if followed.errors == 0:
             where = ("partition", followed.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", followed.leader_id), ("error", code))
-        # Decision replica-fenced (E-3): waits for metadata | retries
+        # Decision replica-fenced
         return ApplyOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else ApplyOutcome.RETRY
 
     def apply_or_retry(self, followed: FollowedPartition, work: Callable[[], None]) -> ApplyOutcome:
         """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
-        # Decision replica-append-fails (E-7): retried later | applied
-        try:
+        try:  # Decision replica-append-fails
             work()
         except (RecordsRefused, DiskError) as failure:
             if followed.errors == 0:

@@ -200,8 +200,7 @@ class IsrProposals:
             f"the response to AlterPartition is a {type(response).__name__}"
         )
         self._is_in_flight = False
-        # Decision alter-partition (E-1): failed, resent | judged singly
-        if response.error_code:
+        if response.error_code:  # Decision alter-partition
             self._ports.note("isr_proposal_failed", ("error", int(response.error_code)))
             self._send_soon(RETRY_MS)
             return
@@ -220,7 +219,7 @@ class IsrProposals:
         """Handle one partition's result. Return False if the proposal must be sent again."""
         if self._pending.get(partition) is not proposal:
             return True
-        # Decision proposal-raced (E-1): newer metadata first | still current
+        # Decision proposal-raced
         if not _is_current(partition, proposal):  # Newer metadata was first.
             del self._pending[partition]
             return True
@@ -230,12 +229,10 @@ class IsrProposals:
         if error:
             self._failures.value += 1
             self._ports.note("isr_proposal_refused", ("partition", partition.log.directory), ("error", int(error)))
-            # Decision proposal-error (E-1): resent | final
-            if error not in _REFUSED | _WAIT_FOR_METADATA:
+            if error not in _REFUSED | _WAIT_FOR_METADATA:  # Decision proposal-error
                 return False
         del self._pending[partition]
-        # Decision proposal-refused (E-1): withdrawn | waits for metadata
-        if error in _REFUSED:
+        if error in _REFUSED:  # Decision proposal-refused
             self._refused(partition)
         return True
 

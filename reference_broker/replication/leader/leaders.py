@@ -134,8 +134,7 @@ class Leaders:
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
         followers = self._begin_leader_epoch(partition, state) if new_epoch else followers
         assert followers is not None, "a new leader epoch makes it"
-        # Decision partition-state (E-2): newer, applied | known
-        if new_epoch or state.partition_epoch > partition.partition_epoch:
+        if new_epoch or state.partition_epoch > partition.partition_epoch:  # Decision partition-state
             partition.partition_epoch = state.partition_epoch
             followers.assign(state.replicas)
             self._forget_restarted(followers)
@@ -183,8 +182,7 @@ class Leaders:
         log, now_us = partition.log, self._now_us()
         end = log.log_end_offset
         followers = partition.followers
-        # Decision leadership (F-22): begins without progress | continues
-        if followers is None:
+        if followers is None:  # Decision leadership
             followers = Followers(self._node_id, state.leader_epoch, end, end)
             followers.assign(state.replicas)
             followers.begin_leadership(state.isr, now_us)
@@ -210,8 +208,7 @@ class Leaders:
         Until this node has applied the metadata of the restart, ``is_eligible`` keeps the old progress from counting.
         """
         for state in followers.states.values():
-            # Decision follower-restarted (E-4): progress forgotten | same incarnation
-            if self._brokers.is_stale(state.replica_id, state.broker_epoch):
+            if self._brokers.is_stale(state.replica_id, state.broker_epoch):  # Decision follower-restarted
                 state.forget()
 
     # --- progress ---------------------------------------------------------------------------------------------------
@@ -253,8 +250,7 @@ class Leaders:
         state = followers.states.get(replica_id)
         if state is None:
             return error_without_replica(cached)
-        # Decision fetch-incarnation (E-4): old, refused | current
-        if self._brokers.is_stale(replica_id, replica_epoch):
+        if self._brokers.is_stale(replica_id, replica_epoch):  # Decision fetch-incarnation
             return ErrorCode.not_leader_or_follower
         self.waits.named(partition, replica_id)
         if state.broker_epoch != replica_epoch:
@@ -266,7 +262,7 @@ class Leaders:
             self._lag_check.watch(partition, followers)  # It had reached the end and went back: it may stay behind.
         if followers.out_of_sync and state in followers.out_of_sync:
             self._maybe_expand_isr(partition, followers, state)
-        # Decision follower-progress-visible (F-22): watchers notified | nothing new
+        # Decision follower-progress-visible
         if state.log_end_offset != before and (
             self._advance(partition, followers) or self._may_be_read_now(partition, followers, replica_id, before)
         ):
@@ -306,8 +302,7 @@ class Leaders:
         for partition, offset in offsets:
             if partition.followers is None:
                 errors[partition] = _error_not_led(partition)
-            # Decision acks-all-replicated (E-7): parked | replicated already
-            elif partition.log.high_watermark < offset:
+            elif partition.log.high_watermark < offset:  # Decision acks-all-replicated
                 missing.append((partition, offset))
             else:
                 error = self._error_after_append(partition, partition.followers)
@@ -346,14 +341,11 @@ class Leaders:
         """Move the high watermark as far as it may go, and complete the requests that wait for it. Where
         flush.messages requires a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
-        # Decision watermark-below-min-isr (E-2): stays | may move
-        if not self._may_advance(partition, followers):
+        if not self._may_advance(partition, followers):  # Decision watermark-below-min-isr
             return False
-        # Decision leader-end (E-7): synced part counts | whole log counts
-        end = log.synced_offset if must_sync(log) else log.log_end_offset
+        end = log.synced_offset if must_sync(log) else log.log_end_offset  # Decision leader-end
         mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
-        # Decision high-watermark (E-2): waits | moves
-        if not log.advance_high_watermark(mark):
+        if not log.advance_high_watermark(mark):  # Decision high-watermark
             return False
         self.high_watermarks.moved(log)
         self._ports.note("high_watermark", ("partition", log.directory), ("offset", mark))
@@ -373,7 +365,7 @@ class Leaders:
     def _error_after_append(self, partition: Partition, followers: Followers) -> Error:
         """Return the error of requests that are committed now: there may be too few replicas since their append."""
         required = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
-        # Decision committed-isr (E-7): has the minimum | too few after append
+        # Decision committed-isr
         return ErrorCode.none if len(followers.maximal_isr) >= required else ErrorCode.not_enough_replicas_after_append
 
     def _complete_deletions(self, partition: Partition, followers: Followers) -> None:
@@ -383,7 +375,7 @@ class Leaders:
 
     def _maybe_expand_isr(self, partition: Partition, followers: Followers, state: FollowerState) -> None:
         """Propose the ISR with this follower, if it may join."""
-        # Decision isr-expands (E-1): proposed | stays outside
+        # Decision isr-expands
         if followers.may_join(state, partition.log.high_watermark) and self._brokers.is_eligible(state):
             isr = (*followers.isr, state.replica_id)
             self._propose(partition, followers, isr, state.replica_id)
@@ -405,8 +397,7 @@ class Leaders:
         changed, proposal = isr != followers.isr, followers.proposal
         followers.commit(isr)
         self._metrics.count(partition)
-        # Decision isr-committed (E-1): as proposed | another change
-        if proposal is not None and sorted(proposal.isr) == sorted(isr):
+        if proposal is not None and sorted(proposal.isr) == sorted(isr):  # Decision isr-committed
             meter = self._metrics.isr_shrinks if proposal.joining is None else self._metrics.isr_expands
             meter.value += 1
         if changed:
@@ -446,8 +437,7 @@ class Leaders:
             if state.has_fetched_lately(self._now_us(), self._max_lag_ms):
                 self._maybe_expand_isr(partition, followers, state)
         lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
-        # Decision isr-shrinks (E-1): proposed | no replica lags
-        if lagging:
+        if lagging:  # Decision isr-shrinks
             self._propose(
                 partition,
                 followers,

@@ -191,7 +191,7 @@ class FollowerWaits:
     def begin(self, replica_id: int, fetch: DelayedFetch, max_wait_ms: int) -> int:
         """Register a parked fetch. Return how long it may wait at most, in ms."""
         self._waiting[replica_id] = fetch
-        # Decision follower-fetch-wait (F-22): short, expected | full
+        # Decision follower-fetch-wait
         return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
 
     def end(self, replica_id: int, fetch: DelayedFetch) -> None:

@@ -77,11 +77,9 @@ class FollowerState:
     def fetched(self, cached: Cached, leader_end: int) -> None:
         """Note an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
         offset, now_us = cached.fetch_offset, cached.session.contact_us
-        # Decision follower-caught-up (E-1, F-22): at the leader's end | behind
-        if offset >= leader_end:
+        if offset >= leader_end:  # Decision follower-caught-up
             self.last_caught_up_us = max(self.last_caught_up_us, now_us)
-        # Decision follower-behind (E-1, F-22): had caught up before | lags
-        elif offset >= self.leader_end_at_fetch:
+        elif offset >= self.leader_end_at_fetch:  # Decision follower-behind
             self.last_caught_up_us = max(self.last_caught_up_us, self.last_fetch_us)
         self.log_end_offset = offset
         self.log_start_offset = cached.log_start_offset
@@ -97,7 +95,7 @@ class FollowerState:
         goes on and does not name a partition at rest again, so that its progress would be unknown for good.
         """
         former, cached = self.former, self.cached
-        # Decision fetch-overtaken (F-22): goes back | latest session
+        # Decision fetch-overtaken
         if (
             former is not None
             and cached is not None
@@ -112,7 +110,7 @@ class FollowerState:
         The follower is up to date if that offset is the leader's end.
         """
         cached = self.cached
-        # Decision unnamed-partition (F-22): counts as fetched | does not count
+        # Decision unnamed-partition
         if (
             cached is not None
             and self.log_end_offset == leader_end
@@ -234,8 +232,7 @@ class Followers:
         is_next, self.leader_epoch = leader_epoch == self.leader_epoch + 1, leader_epoch
         self.epoch_start_offset = self.leader_end = leader_end
         for state in self.states.values():
-            # Decision leader-epoch-gap (F-22): progress unknown | progress kept
-            if not is_next:
+            if not is_next:  # Decision leader-epoch-gap
                 state.log_end_offset = state.log_start_offset = UNKNOWN_OFFSET
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
 
@@ -262,7 +259,7 @@ class Followers:
             if state.log_end_offset < lowest:
                 lowest = state.log_end_offset
         for state in self.out_of_sync:
-            # Decision outsider-holds-watermark (E-2): held back | ignored
+            # Decision outsider-holds-watermark
             if (
                 state.log_end_offset < lowest
                 and state.is_caught_up(leader_end, now_us, max_lag_ms)
