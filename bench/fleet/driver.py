@@ -1,6 +1,6 @@
 """Runs one behaviour over blocking connections. A Locust user does just this, but nothing here needs Locust.
 
-If only one lane waits, the driver waits in a plain blocking call. If several wait, ``poll`` reports which has a
+If only one channel waits, the driver waits in a plain blocking call. If several wait, ``poll`` reports which has a
 response. The driver works in a thread or a greenlet. Its clock is CLOCK_MONOTONIC, which all processes of a machine
 share.
 """
@@ -102,8 +102,8 @@ class BlockingDriver:
                 self._step(self._events.popleft())
             else:
                 self._wait()
-        for lane in list(self._connections):
-            self._close(lane)
+        for channel in list(self._connections):
+            self._close(channel)
 
     def _step(self, event: FleetEvent) -> None:
         for action in self.behaviour.step(clock(), event):
@@ -112,11 +112,11 @@ class BlockingDriver:
             elif isinstance(action, Request):
                 self._send(action)
             elif isinstance(action, Wake):
-                self._wakes[action.lane] = action.at_us
+                self._wakes[action.channel] = action.at_us
             elif isinstance(action, Connect):
                 self._events.append(self._connect(action))
             elif isinstance(action, Disconnect):
-                self._close(action.lane)
+                self._close(action.channel)
             elif isinstance(action, Finished):
                 self.finished = True
 
@@ -141,68 +141,68 @@ class BlockingDriver:
         return max(0.0, min([MAX_NAP_S, *(end - now_s for end in ends)]))
 
     def _wait_for_any(self) -> None:
-        poll, lanes = select.poll(), {}
-        for lane, each in self._in_flight.items():
-            lanes[each.connection.sock.fileno()] = lane
+        poll, channels = select.poll(), {}
+        for channel, each in self._in_flight.items():
+            channels[each.connection.sock.fileno()] = channel
             poll.register(each.connection.sock, select.POLLIN)
         for fd, _ in poll.poll(int(self._nap_s() * 1000) + 1):
-            self._receive(lanes[fd])
+            self._receive(channels[fd])
         now_s = time.monotonic()
-        for lane in [lane for lane, each in self._in_flight.items() if now_s >= each.deadline_s]:
-            del self._in_flight[lane]
-            self._events.append(TimedOut(lane))
+        for channel in [channel for channel, each in self._in_flight.items() if now_s >= each.deadline_s]:
+            del self._in_flight[channel]
+            self._events.append(TimedOut(channel))
 
     def _ring(self, now_us: int) -> None:
-        for lane in [lane for lane, at_us in self._wakes.items() if at_us <= now_us]:
-            del self._wakes[lane]
-            self._events.append(Woken(lane))
+        for channel in [channel for channel, at_us in self._wakes.items() if at_us <= now_us]:
+            del self._wakes[channel]
+            self._events.append(Woken(channel))
 
-    # -- lanes --------------------------------------------------------------------------------------------------
+    # -- channels -------------------------------------------------------------------------------------------------
 
     def _send(self, request: Request) -> None:
-        lane, connection = request.lane, self._connections.get(request.lane)
-        self._wakes.pop(lane, None)
+        channel, connection = request.channel, self._connections.get(request.channel)
+        self._wakes.pop(channel, None)
         if connection is None:
-            self._events.append(Disconnected("closed", lane))
+            self._events.append(Disconnected("closed", channel))
             return
         deadline_s = time.monotonic() + request.timeout_us / 1e6
         try:
             connection.client_id = request.client_id
             sent = connection.send(request.api_key, request.api_version, request.body, request.timeout_us)
         except DeadlineError:
-            self._events.append(TimedOut(lane))
+            self._events.append(TimedOut(channel))
         except LostError as error:
-            self._lost(lane, error)
+            self._lost(channel, error)
         else:
-            self._in_flight[lane] = InFlight(connection, sent, deadline_s)
+            self._in_flight[channel] = InFlight(connection, sent, deadline_s)
 
-    def _receive(self, lane: int) -> None:
-        waiting = self._in_flight.pop(lane)
+    def _receive(self, channel: int) -> None:
+        waiting = self._in_flight.pop(channel)
         try:
             reply = waiting.connection.receive(waiting.sent, waiting.deadline_s)
         except DeadlineError:
-            self._events.append(TimedOut(lane))
+            self._events.append(TimedOut(channel))
         except LostError as error:
-            self._lost(lane, error)
+            self._lost(channel, error)
         else:
-            self._events.append(ResponseReceived(reply.body, reply.request_bytes, reply.response_bytes, lane))
+            self._events.append(ResponseReceived(reply.body, reply.request_bytes, reply.response_bytes, channel))
 
-    def _lost(self, lane: int, error: LostError) -> None:
-        self._close(lane)
-        self._events.append(Disconnected(error.reason, lane))
+    def _lost(self, channel: int, error: LostError) -> None:
+        self._close(channel)
+        self._events.append(Disconnected(error.reason, channel))
 
     def _connect(self, action: Connect) -> FleetEvent:
-        lane, address = action.lane, action.address
-        self._close(lane)
-        self._wakes.pop(lane, None)
+        channel, address = action.channel, action.address
+        self._close(channel)
+        self._wakes.pop(channel, None)
         try:
-            self._connections[lane] = Connection.open(address.host, address.port, action.timeout_us)
+            self._connections[channel] = Connection.open(address.host, address.port, action.timeout_us)
         except ConnectError as error:
-            return ConnectFailed(error.reason, lane)
-        return Connected(lane)
+            return ConnectFailed(error.reason, channel)
+        return Connected(channel)
 
-    def _close(self, lane: int) -> None:
-        self._in_flight.pop(lane, None)
-        connection = self._connections.pop(lane, None)
+    def _close(self, channel: int) -> None:
+        self._in_flight.pop(channel, None)
+        connection = self._connections.pop(channel, None)
         if connection is not None:
             connection.close()

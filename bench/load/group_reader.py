@@ -11,7 +11,7 @@ from typing import Final
 
 from bench.load.producer import monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
-from reference_broker.blocking.connections import LaneConnections, NoDraftError
+from reference_broker.blocking.connections import ChannelConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.consumer_partitions import Phase
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
@@ -43,7 +43,7 @@ class GroupLoadReader(LoadReader):
         )
         self._consumer = GroupConsumer(config)
         self._consumer.subscribe(topics)
-        self._connections = LaneConnections(plan.process, _CALL_US, lambda *_: None)
+        self._connections = ChannelConnections(plan.process, _CALL_US, lambda *_: None)
         self._committed_us = 0
         self._step_us = 0
         self.rebalances = 0
@@ -125,16 +125,16 @@ class GroupLoadReader(LoadReader):
 
     def _exchange(self, until_us: int) -> None:
         """Send what the group's side has to send, and handle the responses that come until then."""
-        for lane, request in self._consumer.next_requests(monotonic_us()):
+        for channel, request in self._consumer.next_requests(monotonic_us()):
             try:
-                self._connections.send(lane, request)
+                self._connections.send(channel, request)
             except (TransportError, NoDraftError):
-                self._consumer.failed(lane, monotonic_us())
+                self._consumer.failed(channel, monotonic_us())
         for outcome in self._connections.receive(until_us / 1e6):
             if outcome.body is None:
-                self._consumer.failed(outcome.lane, monotonic_us())
+                self._consumer.failed(outcome.channel, monotonic_us())
             else:
-                self._consumer.responded(outcome.lane, monotonic_us(), outcome.body)
+                self._consumer.responded(outcome.channel, monotonic_us(), outcome.body)
 
     def _leave_group(self) -> None:
         """Commit what was read, and leave the group, unless that takes too long."""

@@ -27,7 +27,7 @@ from bench.load.producer import (
     Settled,
     monotonic_us,
 )
-from reference_broker.blocking.connections import LaneConnections, NoDraftError
+from reference_broker.blocking.connections import ChannelConnections, NoDraftError
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.client.api_versions import API_VERSIONS, API_VERSIONS_REQUEST, API_VERSIONS_VERSION, Announced
 from reference_broker.client.metadata_cache import NodeAddress
@@ -40,7 +40,7 @@ from reference_broker.wire.errors import ErrorCode, error_name
 NEWEST_PRODUCE_BY_NAME: Final = 12
 _CODES: Final = {error_name(int(code)): code for code in ErrorCode}
 _CALL_US: Final = 5_000_000
-_LANE: Final = "transaction"
+_CHANNEL: Final = "transaction"
 
 TransactionEnded = Callable[[bool, int, int], None]
 """Takes whether it is committed, and when its end was requested and when it was known."""
@@ -63,7 +63,7 @@ class TransactionalLoadProducer(LoadProducer):
         self._ended = ended
         self._announced = Announced()
         self._manager = self._new_manager()
-        self._connections = LaneConnections(plan.process, _CALL_US, self._learn)
+        self._connections = ChannelConnections(plan.process, _CALL_US, self._learn)
         self._held: list[Settled] = []  # batches of this transaction whose records are written, or never will be
         self._first_us = 0  # when the transaction's first batch was made; 0: it has none
         self._records = 0  # of this transaction
@@ -260,7 +260,7 @@ class TransactionalLoadProducer(LoadProducer):
                 request = replace(request, to=known[self._tried % len(known)])
             body = None
             with suppress(TransportError, NoDraftError):
-                self._connections.send(_LANE, request)
+                self._connections.send(_CHANNEL, request)
                 (outcome,) = self._connections.receive(time.monotonic() + request.timeout_us / 1e6)
                 body = outcome.body
             if body is None:

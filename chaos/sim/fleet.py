@@ -69,7 +69,7 @@ Recorded = Callable[[Iterable[HistoryRow]], None]
 
 
 class SimClient:
-    """One logical client, with a connection for each of its behaviour's lanes."""
+    """One logical client, with a connection for each of its behaviour's channels."""
 
     def __init__(self, behaviour: Behaviour, agenda: Agenda, network: "Network", recorded: Recorded) -> None:
         self.behaviour = behaviour
@@ -77,7 +77,7 @@ class SimClient:
         self._agenda = agenda
         self._network = network
         self._recorded = recorded
-        self._lanes: dict[int, Lane] = {}
+        self._channels: dict[int, Channel] = {}
 
     @property
     def name(self) -> str:
@@ -101,28 +101,28 @@ class SimClient:
         for action in self.behaviour.step(self.now, event):
             match action:
                 case Request():
-                    self._lane(action.lane).request(action)
+                    self._channel(action.channel).request(action)
                 case Record():
                     self._recorded(action.rows)
                 case Wake():
-                    self._lane(action.lane).wake(action.at_us)
+                    self._channel(action.channel).wake(action.at_us)
                 case Connect():
-                    self._lane(action.lane).connect(action.address, action.timeout_us)
+                    self._channel(action.channel).connect(action.address, action.timeout_us)
                 case Disconnect():
-                    self._lane(action.lane).disconnect()
+                    self._channel(action.channel).disconnect()
                 case Finished():
                     self.finished = True
-                    for lane in self._lanes.values():
-                        lane.disconnect()
+                    for channel in self._channels.values():
+                        channel.disconnect()
 
-    def _lane(self, number: int) -> "Lane":
-        lane = self._lanes.get(number)
-        if lane is None:
-            lane = self._lanes[number] = Lane(self, number, self._agenda, self._network)
-        return lane
+    def _channel(self, number: int) -> "Channel":
+        channel = self._channels.get(number)
+        if channel is None:
+            channel = self._channels[number] = Channel(self, number, self._agenda, self._network)
+        return channel
 
 
-class Lane:
+class Channel:
     """Implements chaos.sim.links.Caller, with one connection at a time.
 
     ``_waiting`` is the number of the open operation. An event that was planned to end an earlier operation comes too
@@ -219,4 +219,4 @@ class Lane:
 
     def responded(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self.connection and correlation == self._correlation and self._last_requested == self._waiting:
-            self._end(ResponseReceived(body, lane=self._number))
+            self._end(ResponseReceived(body, channel=self._number))

@@ -1,4 +1,4 @@
-"""The connections of one client, one for each of its lanes.
+"""The connections of one client, one for each of its channels.
 
 Each new connection sends ApiVersions first, so that drafts go only to nodes that announce them. A request gets its
 response on its own connection or fails.
@@ -27,7 +27,7 @@ class NoDraftError(Exception):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Channel:
     address: tuple[str, int]
     connection: Connection
     announced: frozenset[str]
@@ -37,48 +37,48 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a lane's request."""
+    """The end of a channel's request."""
 
-    lane: str
+    channel: str
     body: Any
     """The response. None if no response came, or none that can be decoded."""
 
 
 @dataclass(slots=True)
-class LaneConnections:
+class ChannelConnections:
     """The connections of one client."""
 
     client_id: str
     connect_timeout_us: int
     learned: Callable[[NodeAddress, object], None]
     """Called for each new connection, with the node and its ApiVersions response."""
-    _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _channels: dict[str, _Channel] = field(default_factory=dict)
 
-    def send(self, lane: str, request: GroupRequest) -> None:
-        """Send a request. Connect first if the lane has no connection, or one to another node.
+    def send(self, channel: str, request: GroupRequest) -> None:
+        """Send a request. Connect first if the channel has no connection, or one to another node.
 
         :raises TransportError: it could not be sent.
         :raises NoDraftError: the node does not announce the draft.
         """
         assert request.to is not None, "a request to nobody"
         try:
-            self._send(self._connected(lane, request.to), request)
+            self._send(self._connected(channel, request.to), request)
         except TransportError:
-            self.close(lane)
+            self.close(channel)
             raise
 
-    def _send(self, held: _Lane, request: GroupRequest) -> None:
-        assert held.sent is None, "two requests in flight on one lane"
+    def _send(self, held: _Channel, request: GroupRequest) -> None:
+        assert held.sent is None, "two requests in flight on one channel"
         if not may_be_sent(request.api_key, request.api_version, held.announced):
             raise NoDraftError
         held.deadline = time.monotonic() + request.timeout_us / 1e6
         held.sent = held.connection.send(request.api_key, request.api_version, request.body, request.timeout_us)
 
-    def _connected(self, lane: str, node: NodeAddress) -> _Lane:
-        held = self._lanes.get(lane)
+    def _connected(self, channel: str, node: NodeAddress) -> _Channel:
+        held = self._channels.get(channel)
         if held is not None and held.address == (node.host, node.port):
             return held
-        self.close(lane)
+        self.close(channel)
         connection = Connection.open(node.host, node.port, self.connect_timeout_us, self.client_id)
         try:
             versions = connection.call(
@@ -88,12 +88,12 @@ class LaneConnections:
             connection.close()
             raise
         self.learned(node, versions)
-        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announced_in(versions))
+        held = self._channels[channel] = _Channel((node.host, node.port), connection, announced_in(versions))
         return held
 
     def receive(self, until: float) -> list[Outcome]:
         """Return the requests that have ended. Wait for the first one until ``until`` (monotonic clock)."""
-        waiting = {name: lane for name, lane in self._lanes.items() if lane.sent is not None}
+        waiting = {name: channel for name, channel in self._channels.items() if channel.sent is not None}
         until = min((each.deadline for each in waiting.values() if each.deadline < until), default=until)
         timeout = max(until - time.monotonic(), 0.0)
         sockets = [each.connection.sock for each in waiting.values()]
@@ -108,7 +108,7 @@ class LaneConnections:
                 outcomes.append(Outcome(name, None))
         return outcomes
 
-    def _received(self, name: str, held: _Lane) -> Any:
+    def _received(self, name: str, held: _Channel) -> Any:
         sent, held.sent = held.sent, None
         assert sent is not None, "a response to no request"
         try:
@@ -117,12 +117,12 @@ class LaneConnections:
             self.close(name)
             return None
 
-    def close(self, lane: str) -> None:
-        """Close the lane's connection. A request in flight gets no response."""
-        held = self._lanes.pop(lane, None)
+    def close(self, channel: str) -> None:
+        """Close the channel's connection. A request in flight gets no response."""
+        held = self._channels.pop(channel, None)
         if held is not None:
             held.connection.close()
 
     def close_all(self) -> None:
-        for lane in list(self._lanes):
-            self.close(lane)
+        for channel in list(self._channels):
+            self.close(channel)

@@ -21,12 +21,12 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
-from reference_broker.blocking.connections import LaneConnections, NoDraftError
+from reference_broker.blocking.connections import ChannelConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.api_versions import announces_drafts
 from reference_broker.client.consumer_observer import PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
+from reference_broker.client.group_consumer import ChannelRequest, ConsumerConfig, GroupConsumer
 from reference_broker.client.group_membership import Revoked
 from reference_broker.client.group_requests import NO_GENERATION, MemberIdentity, name_of
 from reference_broker.client.metadata_cache import NodeAddress
@@ -126,7 +126,7 @@ class BlockingConsumer:
         if config.group is not None:
             interval_us = min(interval_us, config.group.heartbeat_interval_us)
         self._heartbeats = Heartbeats(self._beat, interval_us / _BEATS_PER_INTERVAL / 1e6)
-        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self._learn_drafts)
+        self._connections = ChannelConnections(client_id, connect_timeout_ms * 1000, self._learn_drafts)
         self._auto_commit_us = auto_commit_interval_ms * 1000 if auto_commit_interval_ms is not None else None
         self._committed_at_us = _now_us()
         self._on_revoked = on_revoked
@@ -287,9 +287,9 @@ class BlockingConsumer:
     def _receive(self, until_us: int) -> None:
         for outcome in self._connections.receive(until_us / 1e6):
             if outcome.body is None:
-                self.consumer.failed(outcome.lane, _now_us())
+                self.consumer.failed(outcome.channel, _now_us())
             else:
-                self.consumer.responded(outcome.lane, _now_us(), outcome.body)
+                self.consumer.responded(outcome.channel, _now_us(), outcome.body)
 
     def _beat(self) -> None:
         """Handle what has arrived and keep the membership, or end it if the application is late. Runs in the thread."""
@@ -299,12 +299,12 @@ class BlockingConsumer:
                 self.consumer.step_out()
             self._send(self.consumer.next_heartbeats(_now_us()))
 
-    def _send(self, requests: Iterable[LaneRequest]) -> None:
-        for lane, request in requests:
+    def _send(self, requests: Iterable[ChannelRequest]) -> None:
+        for channel, request in requests:
             try:
-                self._connections.send(lane, request)
+                self._connections.send(channel, request)
             except (TransportError, NoDraftError):
-                self.consumer.failed(lane, _now_us())
+                self.consumer.failed(channel, _now_us())
 
     def _handle_events(self) -> None:
         for event in self.consumer.take_events():

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from reference_broker.blocking.connections import LaneConnections, NoDraftError
+from reference_broker.blocking.connections import ChannelConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.group_requests import MemberIdentity
 from reference_broker.client.offset_commits import OffsetToCommit
@@ -47,7 +47,9 @@ class BlockingTransactionalProducer:
         self, config: ProducerConfig, client_id: str = "crucible-producer", connect_timeout_ms: int = 2000
     ) -> None:
         self.producer = TransactionalProducer(config)
-        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, learned=self.producer.learn_versions)
+        self._connections = ChannelConnections(
+            client_id, connect_timeout_ms * 1000, learned=self.producer.learn_versions
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -171,18 +173,18 @@ class BlockingTransactionalProducer:
 
     def _turn(self, deadline_us: int) -> None:
         """Send the requests that are due, then handle responses until the deadline."""
-        for lane, request in self.producer.next_requests(_now_us()):
+        for channel, request in self.producer.next_requests(_now_us()):
             try:
-                self._connections.send(lane, request)
+                self._connections.send(channel, request)
             except (TransportError, NoDraftError):
-                self.producer.failed(lane, _now_us())
+                self.producer.failed(channel, _now_us())
         wake_us = self.producer.wake_at_us
         until_us = min(deadline_us, wake_us if wake_us is not None else deadline_us, _now_us() + _IDLE_US)
         for outcome in self._connections.receive(until_us / 1e6):
             if outcome.body is None:
-                self.producer.failed(outcome.lane, _now_us())
+                self.producer.failed(outcome.channel, _now_us())
             else:
-                self.producer.responded(outcome.lane, _now_us(), outcome.body)
+                self.producer.responded(outcome.channel, _now_us(), outcome.body)
 
 
 def _now_us() -> int:

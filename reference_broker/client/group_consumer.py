@@ -1,13 +1,13 @@
 """A whole consumer, alone or as a member of a group. There is no I/O here.
 
-The consumer sends on *lanes*. Each lane is a connection of its own with one request in flight. The lanes are
+The consumer sends on *channels*. Each channel is a connection of its own with one request in flight. The channels are
 ``metadata``, ``group``, ``commit``, ``committed``, and ``node-<ID>`` for each leader. A driver runs this loop, with
 times of one monotonic clock in microseconds:
 
     consumer = GroupConsumer(ConsumerConfig(...))
     loop:
-        for lane, request in consumer.next_requests(now): ... send it to request.to on that lane ...
-        consumer.responded(lane, now, body)         # or failed(lane, now)
+        for channel, request in consumer.next_requests(now): ... send it to request.to on that channel ...
+        consumer.responded(channel, now, body)         # or failed(channel, now)
         for event in consumer.take_events(): ...    # events of group_events; after Revoked call consumer.release()
         consumer.take_records(500)
         wait for a response, but not beyond consumer.wake_at_us
@@ -39,11 +39,11 @@ from reference_broker.client.offset_commits import Committed, CommittedOffsets, 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
-METADATA_LANE: Final = "metadata"
-GROUP_LANE: Final = "group"
-COMMIT_LANE: Final = "commit"
-COMMITTED_LANE: Final = "committed"
-_NODE_LANE: Final = "node-"
+METADATA_CHANNEL: Final = "metadata"
+GROUP_CHANNEL: Final = "group"
+COMMIT_CHANNEL: Final = "commit"
+COMMITTED_CHANNEL: Final = "committed"
+_NODE_CHANNEL: Final = "node-"
 FIRST_METADATA_WITH_TOPIC_IDS: Final = 10
 """The first version of Metadata whose responses name topics by IDs, too (KIP-516)."""
 _RETRIED_BY_A_MEMBER: Final = (
@@ -59,10 +59,10 @@ _RETRIED_BY_A_MEMBER: Final = (
 they pass by themselves."""
 
 
-class LaneRequest(NamedTuple):
-    """A request, and the lane on which to send it."""
+class ChannelRequest(NamedTuple):
+    """A request, and the channel on which to send it."""
 
-    lane: str
+    channel: str
     request: GroupRequest
 
 
@@ -261,7 +261,7 @@ class GroupConsumer:
         if self._committing is None:
             return None
         result = self._committing.take_result()
-        assert not isinstance(result, Fetched), "a fetch on the lane of commits"
+        assert not isinstance(result, Fetched), "a fetch on the channel of commits"
         if result is not None:
             self.observer.committed(result)
             for partition, error in result.errors.items():
@@ -340,39 +340,41 @@ class GroupConsumer:
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
-    def next_requests(self, now_us: int, placing: bool = True) -> list[LaneRequest]:
+    def next_requests(self, now_us: int, placing: bool = True) -> list[ChannelRequest]:
         """Return what to send now. For each request exactly one of ``responded`` and ``failed`` must follow. With
         ``placing`` False no position is looked up, since the application may still seek."""
-        found: list[LaneRequest] = []
+        found: list[ChannelRequest] = []
         self._choose_versions()
         watched = self.membership.watched_topics if self.membership is not None else ()
         topics = tuple(dict.fromkeys((*self._topics, *self._looked_up, *watched)))
         request = self.metadata.next_request(now_us, topics)
         self._requested_topics = topics if request is not None else self._requested_topics
-        self._add(found, METADATA_LANE, request)
+        self._add(found, METADATA_CHANNEL, request)
         if self.membership is not None:
-            self._add(found, GROUP_LANE, self.membership.next_request(now_us))
+            self._add(found, GROUP_CHANNEL, self.membership.next_request(now_us))
             self._collect()
         if self._committing is not None:
-            self._add(found, COMMIT_LANE, self._committing.next_request(now_us))
+            self._add(found, COMMIT_CHANNEL, self._committing.next_request(now_us))
         if placing:
             self._begin_placing(now_us)
         if self._placing is not None:
-            self._add(found, COMMITTED_LANE, self._placing.next_request(now_us))
+            self._add(found, COMMITTED_CHANNEL, self._placing.next_request(now_us))
             self._placed(now_us)  # The fetch of committed offsets may have passed its deadline.
         return found + self.next_fetches(now_us)
 
-    def next_fetches(self, now_us: int) -> list[LaneRequest]:
+    def next_fetches(self, now_us: int) -> list[ChannelRequest]:
         """Replace ``next_requests`` once nothing else shall be sent: after ``end_fetches`` it returns only what closes
         sessions."""
-        return [LaneRequest(f"{_NODE_LANE}{node}", request) for node, request in self._fetches.next_requests(now_us)]
+        return [
+            ChannelRequest(f"{_NODE_CHANNEL}{node}", request) for node, request in self._fetches.next_requests(now_us)
+        ]
 
-    def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
+    def next_heartbeats(self, now_us: int) -> list[ChannelRequest]:
         """Replace ``next_requests`` while the application is busy elsewhere. Returns only requests that keep its
         membership or end it."""
-        found: list[LaneRequest] = []
+        found: list[ChannelRequest] = []
         if self.membership is not None:
-            self._add(found, GROUP_LANE, self.membership.next_heartbeat(now_us))
+            self._add(found, GROUP_CHANNEL, self.membership.next_heartbeat(now_us))
             self._collect()
         return found
 
@@ -385,47 +387,47 @@ class GroupConsumer:
         due += [at for part in parts if part is not None and (at := part.wake_at_us) is not None]
         return min(due, default=None)
 
-    def responded(self, lane: str, now_us: int, body: object) -> None:
-        """Apply the response to the lane's request."""
-        if lane == METADATA_LANE:
+    def responded(self, channel: str, now_us: int, body: object) -> None:
+        """Apply the response to the channel's request."""
+        if channel == METADATA_CHANNEL:
             if self.metadata.responded(now_us, body):
                 self._learn_metadata(now_us)
-        elif lane == GROUP_LANE:
+        elif channel == GROUP_CHANNEL:
             assert self.membership is not None, "a response to no member"
             self.membership.responded(now_us, body)
             self._collect()
-        elif lane == COMMIT_LANE:
+        elif channel == COMMIT_CHANNEL:
             assert self._committing is not None, "a response to no commit"
             self._committing.responded(now_us, body)
-        elif lane == COMMITTED_LANE:
+        elif channel == COMMITTED_CHANNEL:
             assert self._placing is not None, "a response to no fetch of offsets"
             self._placing.responded(now_us, body)
             self._placed(now_us)
         else:
-            self._fetches.responded(int(lane.removeprefix(_NODE_LANE)), now_us, body)
+            self._fetches.responded(int(channel.removeprefix(_NODE_CHANNEL)), now_us, body)
 
-    def failed(self, lane: str, now_us: int) -> None:
-        """Record that the lane's request got no response."""
-        if lane == METADATA_LANE:
+    def failed(self, channel: str, now_us: int) -> None:
+        """Record that the channel's request got no response."""
+        if channel == METADATA_CHANNEL:
             self.metadata.failed(now_us)
-        elif lane == GROUP_LANE:
+        elif channel == GROUP_CHANNEL:
             assert self.membership is not None, "a failure of no member"
             self.membership.failed(now_us)
             self._collect()
             self.metadata.try_another()
-        elif lane in (COMMIT_LANE, COMMITTED_LANE):
-            part = self._committing if lane == COMMIT_LANE else self._placing
+        elif channel in (COMMIT_CHANNEL, COMMITTED_CHANNEL):
+            part = self._committing if channel == COMMIT_CHANNEL else self._placing
             assert part is not None, "a failure of no operation on offsets"
             part.failed(now_us)
             self.metadata.try_another()
         else:
-            self._fetches.failed(int(lane.removeprefix(_NODE_LANE)), now_us)
+            self._fetches.failed(int(channel.removeprefix(_NODE_CHANNEL)), now_us)
 
-    def _add(self, requests: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
+    def _add(self, requests: list[ChannelRequest], channel: str, request: GroupRequest | None) -> None:
         if request is not None:
             if request.to is None:
                 request = replace(request, to=self.metadata.any_node())
-            requests.append(LaneRequest(lane, request))
+            requests.append(ChannelRequest(channel, request))
 
     def _choose_versions(self) -> None:
         coordinator, group = self.coordinator, self.config.group

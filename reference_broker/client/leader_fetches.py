@@ -1,8 +1,9 @@
 """A consumer's requests to the leaders of its partitions. There is no I/O.
 
-``NodeLane`` sends one request at a time to one node: a ListOffsets that resets positions, or else a Fetch in a session.
-Fetches go to a follower where the leader has named one (``ReadReplicas``). Whatever goes wrong there, the leader is
-next: only the leader knows that a position is out of range or that its log was truncated.
+``NodeChannel`` sends one request at a time to one node: a ListOffsets that resets positions, or else a Fetch in a
+session. Fetches go to a follower if the leader has named one (``ReadReplicas``). After any error of the follower the
+next Fetch goes to the leader, since only the leader knows that a position is out of range or that its log was
+truncated.
 """
 
 from collections.abc import Iterable, Mapping
@@ -170,7 +171,7 @@ class FetchSettings:
 
 
 @dataclass(slots=True)
-class NodeLane:
+class NodeChannel:
     """The state of the requests to one node."""
 
     settings: FetchSettings
@@ -266,7 +267,7 @@ class LeaderFetches:
     """Errors that no retry cures."""
     leaves: bool = False
     """Once it is set, only sessions are closed."""
-    _lanes: dict[int, NodeLane] = field(default_factory=dict)
+    _channels: dict[int, NodeChannel] = field(default_factory=dict)
     _replicas: ReadReplicas = field(init=False)
 
     def __post_init__(self) -> None:
@@ -275,14 +276,18 @@ class LeaderFetches:
     @property
     def wake_at_us(self) -> int | None:
         """The time at which the first backoff ends, or None if there is none."""
-        waiting = [lane.retry_at_us for lane in self._lanes.values() if lane.in_flight is None and lane.retry_at_us]
+        waiting = [
+            channel.retry_at_us
+            for channel in self._channels.values()
+            if channel.in_flight is None and channel.retry_at_us
+        ]
         return min(waiting, default=None)
 
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
         """Return at most one request for each node, with its ID. ``responded`` or ``failed`` must follow each."""
-        for lane in self._lanes.values():
-            if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake no one.
-                lane.retry_at_us = 0
+        for channel in self._channels.values():
+            if channel.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake no one.
+                channel.retry_at_us = 0
         if self.leaves:
             return self._farewells()
         found = []
@@ -295,35 +300,35 @@ class LeaderFetches:
     @property
     def has_left(self) -> bool:
         """Whether all sessions were closed, or abandoned where a node was not reached."""
-        return all(lane.has_left and lane.in_flight is None for lane in self._lanes.values())
+        return all(channel.has_left and channel.in_flight is None for channel in self._channels.values())
 
     def _farewells(self) -> list[tuple[int, GroupRequest]]:
         """Return the requests that close the sessions of the nodes that have responded to the request before (F-8)."""
         found = []
-        for node_id, lane in self._lanes.items():
+        for node_id, channel in self._channels.items():
             node = self.metadata.cache.nodes.get(node_id)
-            if lane.in_flight is not None or lane.has_left:
+            if channel.in_flight is not None or channel.has_left:
                 continue
-            request = None if node is None else lane.farewell(node)
-            lane.has_left = True
+            request = None if node is None else channel.farewell(node)
+            channel.has_left = True
             if request is not None:
                 found.append((node_id, request))
         return found
 
     def responded(self, node_id: int, now_us: int, body: object) -> None:
         """Apply the response to that node's request."""
-        lane = self._lanes[node_id]
-        if lane.has_left:
-            lane.in_flight = None
-        elif lane.in_flight == LIST_OFFSETS:
-            self._listed(now_us, lane, body)
+        channel = self._channels[node_id]
+        if channel.has_left:
+            channel.in_flight = None
+        elif channel.in_flight == LIST_OFFSETS:
+            self._listed(now_us, channel, body)
         else:
             self._fetched(now_us, node_id, cast(FetchResponse, body))
 
     def failed(self, node_id: int, now_us: int) -> None:
         """Record that that node's request got no response."""
         self._replicas.forget(self.partitions.held, node_id)
-        self._lanes[node_id].failed(now_us + self.backoff_us)
+        self._channels[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
 
     def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, AssignedPartition]]]:
@@ -341,8 +346,8 @@ class LeaderFetches:
     def _request(
         self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, AssignedPartition]]
     ) -> GroupRequest | None:
-        lane = self._lanes.setdefault(node_id, NodeLane(self.settings))
-        if lane.in_flight is not None or now_us < lane.retry_at_us:
+        channel = self._channels.setdefault(node_id, NodeChannel(self.settings))
+        if channel.in_flight is not None or now_us < channel.retry_at_us:
             return None
         node = self.metadata.cache.nodes[node_id]
         resetting = {
@@ -350,18 +355,18 @@ class LeaderFetches:
         }
         if resetting and self.settings.reset == "none":
             self.failures.append(ErrorCode.offset_out_of_range)
-            lane.retry_at_us = now_us + self.backoff_us
+            channel.retry_at_us = now_us + self.backoff_us
             return None
         if resetting:
-            return lane.list_offsets(node, resetting)
+            return channel.list_offsets(node, resetting)
         if any(held.buffer for _, held in partitions):
             return None
         wanted = {partition: self._wanted(partition, node_id) for partition, _ in partitions}
         if self.settings.tombstone_horizon and any(each.topic_id == NO_TOPIC_ID for each in wanted.values()):
             self.failures.append(ErrorCode.unknown_topic_id)  # A released version would not show the marker.
-            self._back_off(now_us, lane)
+            self._back_off(now_us, channel)
             return None
-        request, plan = lane.fetch(node, wanted)
+        request, plan = channel.fetch(node, wanted)
         self.observer.fetching(node_id, plan, wanted)
         return request
 
@@ -381,20 +386,20 @@ class LeaderFetches:
             last_fetched_epoch=position.leader_epoch if self.settings.leader_epochs and is_led else -1,
         )
 
-    def _listed(self, now_us: int, lane: NodeLane, body: object) -> None:
-        for partition, (error, offset, leader_epoch) in lane.listed(body).items():
+    def _listed(self, now_us: int, channel: NodeChannel, body: object) -> None:
+        for partition, (error, offset, leader_epoch) in channel.listed(body).items():
             if error:
-                self._back_off(now_us, lane)
+                self._back_off(now_us, channel)
             else:
                 self.partitions.reset(partition, offset, leader_epoch, self.metadata.cache.metadata_epoch)
 
     def _fetched(self, now_us: int, node_id: int, response: FetchResponse) -> None:
-        lane = self._lanes[node_id]
-        fetch_offsets = lane.fetch_offsets
-        handled = lane.fetched(response)
-        lane.retry_at_us = 0
+        channel = self._channels[node_id]
+        fetch_offsets = channel.fetch_offsets
+        handled = channel.fetched(response)
+        channel.retry_at_us = 0
         if handled.problem is not None:
-            self._back_off(now_us, lane)
+            self._back_off(now_us, channel)
             taken = [self._refused(partition, data) for partition, data in handled.partitions]
         else:
             taken = [
@@ -449,7 +454,7 @@ class LeaderFetches:
         if replica_id in self.metadata.cache.nodes:
             self._replicas.prefer(partition, replica_id, self.metadata.cache, now_us)
         else:
-            self._back_off(now_us, self._lanes[leader_id])
+            self._back_off(now_us, self._channels[leader_id])
 
     def _take_error(
         self, now_us: int, node_id: int, partition: TopicPartition, data: PartitionData, error: Error | int
@@ -460,7 +465,7 @@ class LeaderFetches:
         came_from_follower = self._replicas.forget([partition], node_id)
         if error is ErrorCode.offset_out_of_range:
             if came_from_follower or leader is None or leader.node_id != node_id:
-                self._lanes[node_id].retry_at_us = now_us + self.backoff_us
+                self._channels[node_id].retry_at_us = now_us + self.backoff_us
             else:
                 self.partitions.begin_reset(partition, "out_of_range")
             return
@@ -468,8 +473,8 @@ class LeaderFetches:
             self.failures.append(error)
         elif (named := data.current_leader) is not None:
             self.metadata.cache = self.metadata.cache.learn_leader(partition, named.leader_id, named.leader_epoch)
-        self._back_off(now_us, self._lanes[node_id])
+        self._back_off(now_us, self._channels[node_id])
 
-    def _back_off(self, now_us: int, lane: NodeLane) -> None:
-        lane.retry_at_us = now_us + self.backoff_us
+    def _back_off(self, now_us: int, channel: NodeChannel) -> None:
+        channel.retry_at_us = now_us + self.backoff_us
         self.metadata.want(now_us)

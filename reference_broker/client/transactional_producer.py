@@ -1,14 +1,14 @@
 """A whole transactional producer: metadata, transactions, and batches to the leaders. There is no I/O here.
 
-The producer sends on *lanes*, as ``GroupConsumer`` does: ``metadata``, ``transaction``, and ``node-<ID>`` for each
+The producer sends on *channels*, as ``GroupConsumer`` does: ``metadata``, ``transaction``, and ``node-<ID>`` for each
 leader. A driver runs this loop, with times of one monotonic clock in microseconds:
 
     producer = TransactionalProducer(ProducerConfig((node,), TransactionConfig("my-id")))
     producer.init()
     loop:
-        for lane, request in producer.next_requests(now): ... send it to request.to on that lane ...
+        for channel, request in producer.next_requests(now): ... send it to request.to on that channel ...
         producer.learn_versions(node, body)        # each response to ApiVersions
-        producer.responded(lane, now, body)         # or failed(lane, now)
+        producer.responded(channel, now, body)         # or failed(channel, now)
         wait for a response, but not beyond producer.wake_at_us
 
 Between, while ``state`` allows it (``transaction_manager``): ``begin``, ``send``, ``send_offsets``, ``commit`` or
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from reference_broker.client.api_versions import Announced
-from reference_broker.client.group_consumer import METADATA_LANE, LaneRequest
+from reference_broker.client.group_consumer import METADATA_CHANNEL, ChannelRequest
 from reference_broker.client.group_requests import GroupRequest, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
 from reference_broker.client.metadata_refresher import MetadataRefresher
@@ -46,8 +46,8 @@ from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
-TRANSACTION_LANE: Final = "transaction"
-_NODE_LANE: Final = "node-"
+TRANSACTION_CHANNEL: Final = "transaction"
+_NODE_CHANNEL: Final = "node-"
 _LAST_VERSION_BY_NAME: Final = 12
 _ALL_REPLICAS: Final = -1
 
@@ -111,7 +111,7 @@ class TransactionalProducer:
     _waiting: dict[TopicPartition, deque[Delivery]] = field(default_factory=dict)
     _outgoing: dict[TopicPartition, _Outgoing] = field(default_factory=dict)
     _sent: dict[str, list[_Outgoing]] = field(default_factory=dict)
-    """The batches of the Produce in flight on each lane."""
+    """The batches of the Produce in flight on each channel."""
     _topics: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -198,15 +198,15 @@ class TransactionalProducer:
         """Learn the versions in a node's ApiVersions response. Call it before the first request goes to the node."""
         self.transactions.announced.learn(node.host, node.port, body)
 
-    def next_requests(self, now_us: int) -> list[LaneRequest]:
+    def next_requests(self, now_us: int) -> list[ChannelRequest]:
         """Return what to send now. For each request exactly one of ``responded`` and ``failed`` must follow."""
         self._give_up_late(now_us)
-        found: list[LaneRequest] = []
-        self._add(found, METADATA_LANE, self.metadata.next_request(now_us, tuple(self._topics)))
-        self._add(found, TRANSACTION_LANE, self.transactions.next_request(now_us, self.is_flushed))
+        found: list[ChannelRequest] = []
+        self._add(found, METADATA_CHANNEL, self.metadata.next_request(now_us, tuple(self._topics)))
+        self._add(found, TRANSACTION_CHANNEL, self.transactions.next_request(now_us, self.is_flushed))
         for node_id, batches in self._batches_by_node(now_us).items():
             node = self.metadata.cache.nodes[node_id]
-            self._add(found, f"{_NODE_LANE}{node_id}", self._produce(f"{_NODE_LANE}{node_id}", node, batches))
+            self._add(found, f"{_NODE_CHANNEL}{node_id}", self._produce(f"{_NODE_CHANNEL}{node_id}", node, batches))
         return found
 
     @property
@@ -219,36 +219,36 @@ class TransactionalProducer:
         due += [each[0].due_us for each in self._waiting.values() if each]
         return min(due, default=None)
 
-    def responded(self, lane: str, now_us: int, body: object) -> None:
-        """Apply the response to the lane's request."""
-        if lane == METADATA_LANE:
+    def responded(self, channel: str, now_us: int, body: object) -> None:
+        """Apply the response to the channel's request."""
+        if channel == METADATA_CHANNEL:
             if self.metadata.responded(now_us, body):
                 cache = self.metadata.cache
                 known = all(topic in cache.topics for topic in self._topics)
                 self.metadata.done(now_us, known and not cache.missing(self._wanted))
-        elif lane == TRANSACTION_LANE:
+        elif channel == TRANSACTION_CHANNEL:
             self.transactions.responded(now_us, body)
         else:
-            self._produced(lane, now_us, cast(ProduceResponse, body))
+            self._produced(channel, now_us, cast(ProduceResponse, body))
         self._drop_if_failed()
 
-    def failed(self, lane: str, now_us: int) -> None:
-        """Record that the lane's request got no response."""
-        if lane == METADATA_LANE:
+    def failed(self, channel: str, now_us: int) -> None:
+        """Record that the channel's request got no response."""
+        if channel == METADATA_CHANNEL:
             self.metadata.failed(now_us)
-        elif lane == TRANSACTION_LANE:
+        elif channel == TRANSACTION_CHANNEL:
             self.transactions.failed(now_us)
             self.metadata.try_another()
         else:
-            for each in self._sent.pop(lane):
+            for each in self._sent.pop(channel):
                 self._go_on(each, now_us, self._sequences.lost(each.batch), ErrorCode.network_exception)
         self._drop_if_failed()
 
-    def _add(self, requests: list[LaneRequest], lane: str, request: GroupRequest | None) -> None:
+    def _add(self, requests: list[ChannelRequest], channel: str, request: GroupRequest | None) -> None:
         if request is not None:
             if request.to is None:
                 request = replace(request, to=self.metadata.any_node())
-            requests.append(LaneRequest(lane, request))
+            requests.append(ChannelRequest(channel, request))
 
     @property
     def _wanted(self) -> set[TopicPartition]:
@@ -258,7 +258,7 @@ class TransactionalProducer:
 
     def _batches_by_node(self, now_us: int) -> dict[int, list[_Outgoing]]:
         for each in self._outgoing.values():
-            if each.retry_at_us <= now_us:  # This includes batches whose lane is busy: they must wake no one.
+            if each.retry_at_us <= now_us:  # This includes batches whose channel is busy: they must wake no one.
                 each.retry_at_us = 0
         found: dict[int, list[_Outgoing]] = {}
         for partition in sorted(self._wanted):
@@ -266,7 +266,7 @@ class TransactionalProducer:
             if leader is None:
                 self.metadata.want(now_us)
                 continue
-            if f"{_NODE_LANE}{leader.node_id}" in self._sent or not self.transactions.may_send(partition):
+            if f"{_NODE_CHANNEL}{leader.node_id}" in self._sent or not self.transactions.may_send(partition):
                 continue
             outgoing = self._outgoing.get(partition) or self._made(partition)
             if outgoing is not None and not outgoing.in_flight and not outgoing.retry_at_us:
@@ -292,7 +292,7 @@ class TransactionalProducer:
         outgoing = self._outgoing[partition] = _Outgoing(batch, tuple(chosen), data, chosen[0].due_us)
         return outgoing
 
-    def _produce(self, lane: str, node: NodeAddress, batches: list[_Outgoing]) -> GroupRequest:
+    def _produce(self, channel: str, node: NodeAddress, batches: list[_Outgoing]) -> GroupRequest:
         manager, cache = self.transactions, self.metadata.cache
         version = manager.announced.version(node.host, node.port, ApiKey.PRODUCE, manager.adds_by_itself)
         topics: dict[str, list[ProducePartition]] = {}
@@ -308,12 +308,12 @@ class TransactionalProducer:
             ProduceTopic(topic if by_name else "", NO_TOPIC_ID if by_name else cache.topic_id(topic), partitions)
             for topic, partitions in topics.items()
         ]
-        self._sent[lane] = batches
+        self._sent[channel] = batches
         transactional_id = self.config.transaction.transactional_id
         body = ProduceRequest(_ALL_REPLICAS, self.config.replicas_timeout_ms, named, transactional_id)
         return GroupRequest(int(ApiKey.PRODUCE), version, body, self.config.request_timeout_us, node)
 
-    def _produced(self, lane: str, now_us: int, response: ProduceResponse) -> None:
+    def _produced(self, channel: str, now_us: int, response: ProduceResponse) -> None:
         cache = self.metadata.cache
         names = {cache.topic_id(topic): topic for topic in self._topics}
         found = {
@@ -321,7 +321,7 @@ class TransactionalProducer:
             for topic in response.responses
             for partition in topic.partitions
         }
-        for outgoing in self._sent.pop(lane):
+        for outgoing in self._sent.pop(channel):
             data = found.get(outgoing.batch.where)
             if data is None:
                 self._go_on(outgoing, now_us, self._sequences.lost(outgoing.batch), ErrorCode.network_exception)

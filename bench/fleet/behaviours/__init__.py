@@ -6,7 +6,7 @@
 - ``session_fetcher.py``: fetchers with a session for each leader.
 - ``producers.py``: keyed producers, and batches resent until their result is known.
 - ``group_member.py``, ``member_storage.py``: group members; where they store records and offsets.
-- ``consumer_lanes.py``, ``consumer_history.py``: requests of a reference client; what a consumer does.
+- ``client_channels.py``, ``consumer_history.py``: requests of a reference client; what a consumer does.
 - ``piped.py``: a reader and a writer with a pipe between them.
 - ``mirror.py``: copying to another cluster.
 - ``transactional_client.py``, ``transactional_worker.py``: transactional writers; consume, transform, produce.

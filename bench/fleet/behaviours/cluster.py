@@ -1,6 +1,6 @@
 """Scripts that know the cluster: its metadata, and how to reach a leader.
 
-A script that sets ``KEEPS_CONNECTIONS`` holds one connection to each address, on a lane of its own. Any other script
+A script that sets ``KEEPS_CONNECTIONS`` holds one connection to each address, on a channel of its own. Any other script
 has a single connection.
 
 A script with ``EpochHabits.metadata_epoch`` checks whether each node knows KIP-232's drafts, and requests metadata in
@@ -106,7 +106,7 @@ class ClusterScript(Script):
         self.topics = tuple(dict.fromkeys(topics))
         self.metadata = MetadataCache()
         self._tried = random.randrange(len(settings.bootstrap))
-        self._lanes: dict[Address, int] = {}
+        self._channels: dict[Address, int] = {}
         self.board: MetadataBoard | None = None
         self._seen_us = -1
 
@@ -115,9 +115,9 @@ class ClusterScript(Script):
         """Whether the script stops retrying. It is read before each retry."""
         return self.out_of_time
 
-    def lane_of(self, address: Address) -> int:
-        """The lane of the connection to this address."""
-        return self._lanes.setdefault(address, len(self._lanes)) if self.KEEPS_CONNECTIONS else 0
+    def channel_of(self, address: Address) -> int:
+        """The channel of the connection to this address."""
+        return self._channels.setdefault(address, len(self._channels)) if self.KEEPS_CONNECTIONS else 0
 
     def connect_to_node(self, node: NodeAddress) -> Steps[bool]:
         """Connect to the node unless it is connected, and return whether the connection is open."""
@@ -125,7 +125,7 @@ class ClusterScript(Script):
 
     def _reach(self, address: Address, node_id: int = -1) -> Steps[bool]:
         if self.KEEPS_CONNECTIONS:
-            self.running_task.lane = self.lane_of(address)
+            self.running_task.channel = self.channel_of(address)
         if self.connected_to == address:
             return True
         if not (yield from self.connect(address, node_id)):
@@ -211,7 +211,7 @@ class ClusterScript(Script):
         out of three only nodes with an open connection are chosen from."""
         self._tried += 1
         known = self._known_addresses()
-        alive = [each for each in known if self.connected_on(self._lanes.get(each, -1)) == each]
+        alive = [each for each in known if self.connected_on(self._channels.get(each, -1)) == each]
         if not alive:
             return known[self._tried % len(known)]
         return alive[self._tried % len(alive)] if self._tried % 3 else known[self._tried // 3 % len(known)]

@@ -1,4 +1,4 @@
-"""Records what a consumer does, as an observer of the consumer and of the lanes that carry its requests.
+"""Records what a consumer does, as an observer of the consumer and of the channels that carry its requests.
 
 After ``sent`` a request ends with ``lost``, or with ``response_received`` and ``response_handled``. Between these two
 the consumer reports what it makes of the response. A read is recorded when the application gets the records, and
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from bench.fleet.behaviours.consumer_lanes import LaneHistory
+from bench.fleet.behaviours.client_channels import ChannelHistory
 from bench.fleet.behaviours.journal import AssignmentBook, Journal, Operation
 from bench.fleet.behaviours.protocol import HistoryRow, ResponseReceived, TopicPartition
 from bench.fleet.values import ValueSpan, compress, read_record, read_row
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchedPartition, FetchResult, PositionReset
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
+from reference_broker.client.group_consumer import COMMIT_CHANNEL, COMMITTED_CHANNEL, METADATA_CHANNEL
 from reference_broker.client.group_membership import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (
     JOIN_GROUP,
@@ -70,7 +70,7 @@ class Brought:
         return next((producer for last, producer in self.producers if offset <= last), -1)
 
 
-class ConsumerHistory(ConsumerObserver, LaneHistory):
+class ConsumerHistory(ConsumerObserver, ChannelHistory):
     """The history of all consumers that one client runs, one after the other. ``quiet`` counts the fetches in a row
     that brought neither records nor an error, by partition."""
 
@@ -115,19 +115,19 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def sent(self, lane: str, request: GroupRequest) -> None:
+    def sent(self, channel: str, request: GroupRequest) -> None:
         """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs. A
         request that closes a session is none, since it fetches nothing."""
         node = -1 if request.to is None else request.to.node_id
-        if lane in (COMMIT_LANE, COMMITTED_LANE):
-            if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
-                self._sent[lane].node = node
+        if channel in (COMMIT_CHANNEL, COMMITTED_CHANNEL):
+            if channel in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
+                self._sent[channel].node = node
             return
         if request.api_key == FETCH and _is_farewell(cast(FetchRequest, request.body)):
             return
-        operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)))
+        operation = self._sent[channel] = self.journal.begin(_snake(api_name(request.api_key)))
         operation.node = node
-        if lane == METADATA_LANE:
+        if channel == METADATA_CHANNEL:
             self._drafted = request.api_version >= FIRST_DRAFT_VERSION
         elif request.api_key == FETCH:
             self._fetch_sent(operation, *self._planned[node])
@@ -140,25 +140,25 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         for partition, wanted in held.items():
             self._book.begin(partition, wanted.fetch_offset)
 
-    def response_received(self, lane: str, response: ResponseReceived) -> None:
+    def response_received(self, channel: str, response: ResponseReceived) -> None:
         """The consumer is about to get this response."""
-        operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
+        operation = None if channel in (COMMIT_CHANNEL, COMMITTED_CHANNEL) else self._sent.pop(channel, None)
         self._outcome = ResponseEffect(response, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, response.body)
 
-    def response_handled(self, lane: str) -> None:  # noqa: ARG002
+    def response_handled(self, channel: str) -> None:  # noqa: ARG002
         """The consumer has handled the response."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None and outcome.operation is not None:
             kind, rows = "fail" if outcome.error else "ok", tuple(outcome.rows)
             self.journal.end(outcome.operation, kind, outcome.error, outcome.response, rows)
 
-    def lost(self, lane: str, reason: str) -> None:
+    def lost(self, channel: str, reason: str) -> None:
         """The request gets no response."""
-        if lane in (COMMIT_LANE, COMMITTED_LANE) or lane not in self._sent:
+        if channel in (COMMIT_CHANNEL, COMMITTED_CHANNEL) or channel not in self._sent:
             return
-        operation = self._sent.pop(lane)
+        operation = self._sent.pop(channel)
         if operation.f == "fetch":
             self._unquiet(self._planned[operation.node][1])
         self.journal.end(operation, "fail" if operation.f in ("metadata", "list_offsets") else "info", reason)
@@ -251,10 +251,10 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     # -- offsets ------------------------------------------------------------------------------------------------
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:  # noqa: ARG002
-        self._sent[COMMITTED_LANE] = self.journal.begin("offset_fetch")
+        self._sent[COMMITTED_CHANNEL] = self.journal.begin("offset_fetch")
 
     def offsets_fetched(self, fetched: Fetched) -> None:
-        operation = self._sent.pop(COMMITTED_LANE)
+        operation = self._sent.pop(COMMITTED_CHANNEL)
         error = name_of(fetched.error) if fetched.error else None
         self.journal.end(operation, "fail" if error else "ok", error)
         for partition, at in fetched.offsets.items():
@@ -262,11 +262,11 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             self._record_offset("fetched", operation.index, partition, at, fetched.sent_as, draft, None)
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
-        operation = self._sent[COMMIT_LANE] = self.journal.begin("offset_commit")
+        operation = self._sent[COMMIT_CHANNEL] = self.journal.begin("offset_commit")
         operation.partitions_sent = len(partitions)
 
     def committed(self, committed: Committed) -> None:
-        operation = self._sent.pop(COMMIT_LANE)
+        operation = self._sent.pop(COMMIT_CHANNEL)
         wrong = next((each for each in committed.errors.values() if each), ErrorCode.none)
         kind = "ok" if not wrong else "info" if wrong is ErrorCode.request_timed_out else "fail"
         self.journal.end(operation, kind, name_of(wrong) if wrong else None)

@@ -1,7 +1,7 @@
 """A member of a consumer group: an application that uses the reference client's consumer and records all of it.
 
 A member is assembled from parts. ``GroupConsumer`` of the reference client decides everything about the group,
-metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``ConsumerHistory`` records them. An
+metadata, positions and fetches. ``ConsumerChannels`` carries its requests, and ``ConsumerHistory`` records them. An
 ``OffsetKeeper`` stores offsets, and a ``RecordSink`` takes the records. This file is the application: it polls at
 intervals, commits, drops revoked partitions, leaves and comes back.
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from bench.fleet.behaviours.client_channels import ConsumerChannels
 from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
-from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
 from bench.fleet.behaviours.journal import Journal
 from bench.fleet.behaviours.member_storage import (
     KafkaOffsets,
@@ -171,8 +171,8 @@ class MemberPlan:
         return tuple(dict.fromkeys(partition.topic for partition in self.partitions))
 
 
-TIMER_LANE: Final = 0
-"""The lane of the client's timer. It has no connection."""
+TIMER_CHANNEL: Final = 0
+"""The channel of the client's timer. It has no connection."""
 QUIET_FETCHES: Final = 3
 """A member has caught up with a partition after this many fetches in a row without data or error."""
 AWAY_US: Final = 300_000
@@ -240,7 +240,7 @@ class MemberLife:
     """A client from its start to its end. The next life knows nothing of it."""
 
     consumer: GroupConsumer
-    lanes: ConsumerLanes
+    channels: ConsumerChannels
     offsets: OffsetKeeper
     came_us: int
     commit_at_us: int
@@ -284,7 +284,7 @@ class GroupMember:
         self._random = random
         self._journal = Journal(plan.process)
         self._history = ConsumerHistory(self._journal, plan.group, self.config.fetch.isolation_level)
-        self._lane_numbers = count(TIMER_LANE + 1)
+        self._channel_numbers = count(TIMER_CHANNEL + 1)
         self._life: MemberLife | None = None
         self._back_at_us = 0
         self._woken_at_us = 0
@@ -325,7 +325,7 @@ class GroupMember:
             self._stopping_at_us, self._leaving = now.mono_us, isinstance(event, Leaving)
             self._history.quiet.clear()
         elif self._life is not None:
-            self._life.lanes.handle(event)
+            self._life.channels.handle(event)
         self._go_on()
         return self._journal.take_actions()
 
@@ -348,7 +348,7 @@ class GroupMember:
 
     def _begin(self) -> MemberLife:
         consumer = GroupConsumer(self.config, self._history)
-        lanes = ConsumerLanes(consumer, self._history, self._journal, self.settings, self._lane_numbers)
+        channels = ConsumerChannels(consumer, self._history, self._journal, self.settings, self._channel_numbers)
         offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
         if self.member.offsets == IN_TRANSACTIONS:
             offsets = TransactionalOffsets()
@@ -362,7 +362,7 @@ class GroupMember:
             consumer.assign(self.member.partitions)
         # Clients that begin at the same time do not commit in step, so chance decides who comes first after a fault.
         commit_at_us = self._now_us + 1 + self._random.randrange(self.member.commit_interval_us)
-        return MemberLife(consumer, lanes, offsets, self._now_us, commit_at_us)
+        return MemberLife(consumer, channels, offsets, self._now_us, commit_at_us)
 
     def _begin_end(self, life: MemberLife) -> None:
         life.ending_by_us = self._now_us + self.settings.request_timeout_us
@@ -391,16 +391,16 @@ class GroupMember:
                 return
             life.closing_by_us = self._now_us + self.settings.request_timeout_us
             life.consumer.end_fetches()
-        for lane, request in life.consumer.next_fetches(self._now_us):
-            life.lanes.send(lane, request)
-        is_done = life.consumer.has_ended_fetches and (life.leaves or life.lanes.is_idle)
+        for channel, request in life.consumer.next_fetches(self._now_us):
+            life.channels.send(channel, request)
+        is_done = life.consumer.has_ended_fetches and (life.leaves or life.channels.is_idle)
         if is_done or self._now_us >= life.closing_by_us:
             self._end(life)
 
     def _end(self, life: MemberLife) -> None:
         """End this life. A client that returns knows only what was committed or stored."""
         self._life = None
-        life.lanes.close()
+        life.channels.close()
         self._report_view(life)
         if not life.returns:
             self._finish()
@@ -447,8 +447,8 @@ class GroupMember:
             going = self._advance(life)
             if self._life is not life or life.closing_by_us >= 0:
                 return
-            for lane, request in life.consumer.next_requests(self._now_us, life.offsets.places):
-                life.lanes.send(lane, request)
+            for channel, request in life.consumer.next_requests(self._now_us, life.offsets.places):
+                life.channels.send(channel, request)
             going = self._handle_events(life) or going
 
     def _forget_missed(self, life: MemberLife) -> None:
@@ -565,4 +565,4 @@ class GroupMember:
         at_us = min(max(due_us, self._now_us + SOON_US), self._now_us + IDLE_US)
         if not self._now_us < self._woken_at_us <= at_us:
             self._woken_at_us = at_us
-            self._journal.actions.append(Wake(at_us, TIMER_LANE))
+            self._journal.actions.append(Wake(at_us, TIMER_CHANNEL))

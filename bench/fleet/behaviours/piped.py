@@ -1,6 +1,6 @@
 """A reader and a writer as one behaviour: a member of a group, a pipe, and the writer of what comes out of the pipe.
 
-The pipe is the member's sink. Lanes of the writer have numbers from WRITER_LANES on.
+The pipe is the member's sink. Channels of the writer have numbers from WRITER_CHANNELS on.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from bench.fleet.behaviours.protocol import (
 from reference_broker.client.consumer_partitions import ConsumerRecord
 
 WRITER_SUFFIX: Final = "-writer"
-WRITER_LANES: Final = 1_000
+WRITER_CHANNELS: Final = 1_000
 Item = TypeVar("Item")
 
 
@@ -84,8 +84,8 @@ class Piped(Generic[Item]):
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
         if isinstance(event, Started) or (isinstance(event, Stopping | Leaving) and self.writer_hears_of_stopping):
             return self._merged(self.reader.step(now, event), self.writer.step(now, event))
-        if not isinstance(event, Stopping | Leaving) and event.lane >= WRITER_LANES:
-            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
+        if not isinstance(event, Stopping | Leaving) and event.channel >= WRITER_CHANNELS:
+            return self._merged([], self.writer.step(now, replace(event, channel=event.channel - WRITER_CHANNELS)))
         return self._merged(self.reader.step(now, event), [])
 
     def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
@@ -103,4 +103,4 @@ class Piped(Generic[Item]):
 def _shifted(action: FleetAction) -> FleetAction:
     if isinstance(action, protocol.Record | Finished):
         return action
-    return replace(action, lane=action.lane + WRITER_LANES)
+    return replace(action, channel=action.channel + WRITER_CHANNELS)

@@ -1,17 +1,17 @@
 """The events and actions that pass between a behaviour and its driver (a Locust user, or the simulator).
 
-A behaviour has lanes, numbered from 0. A lane is a place for one connection, with at most one request in flight. Lanes
-are independent of each other, and a lane has no connection before it is named for the first time. A driver calls
-``step`` once for each event, one event at a time, and carries out the returned actions in order. Both sides keep these
-rules:
+A behaviour has channels, numbered from 0. A channel has at most one connection, with at most one request in flight. It
+is independent of the other channels, and is not connected before the first Connect that names it. A driver calls
+``step`` once for each event, one event at a time, and carries out the returned actions in order. Both sides follow
+these rules:
 
-- ``Started`` comes first, and only once. Until ``Finished`` the behaviour always waits for something on some lane:
+- ``Started`` comes first, and only once. Until ``Finished`` the behaviour always waits for something on some channel:
   after Connect for Connected or ConnectFailed, after Request for ResponseReceived, TimedOut or Disconnected, after Wake
   for Woken.
 - After ``TimedOut`` the connection is still open. The behaviour returns Disconnect itself, and the driver never
   delivers a response that arrives later. No Disconnected event follows the behaviour's own Disconnect.
-- Connect closes the lane's earlier connection. Wake replaces an earlier Wake of its lane. A Woken that is no longer
-  awaited (because Stopping came first) is ignored.
+- Connect closes the channel's earlier connection. Wake replaces an earlier Wake of its channel. A Woken
+  that is no longer awaited (because Stopping came first) is ignored.
 - ``Stopping`` may come once, at any time after Started, and means that the load ends. Producers finish what is in
   flight, and fetchers poll until they are quiet. Both then return Finished, after ``drain_us`` at the latest.
 - ``Leaving`` may come instead of ``Stopping``. The client then ends as soon as what is in flight has ended.
@@ -40,14 +40,14 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of every behaviour."""
+    """The first event of each behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
     """The requested connection is open."""
 
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ConnectFailed:
     """The connection could not be opened. ``reason`` is one word for the history: refused, timeout or unreachable."""
 
     reason: str
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class ResponseReceived:
     body: object
     request_bytes: int = 0
     response_bytes: int = 0
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
     """No response within the request's timeout."""
 
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class Disconnected:
     """The peer or the network closed the connection, or the bytes that came were not the protocol's."""
 
     reason: str
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The time of the lane's last Wake has come."""
+    """The time of the channel's last Wake has come."""
 
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """This client goes while others stay. Its assignments end now, even if it has not caught up."""
+    """This client ends while others continue. Its assignments end now, even if it has not caught up."""
 
 
 FleetEvent: TypeAlias = (
@@ -115,14 +115,14 @@ class Connect:
 
     address: Address
     timeout_us: int
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the lane's connection, whatever is in flight."""
+    """Close the channel's connection, whatever is in flight."""
 
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +134,15 @@ class Request:
     client_id: str  # goes into the request header; interceptors count by it
     body: object  # belongs to the receiver from now on, and the behaviour never changes it
     timeout_us: int
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Give Woken when ``now.mono_us`` reaches ``at_us``, or at once if that time has passed."""
+    """Deliver Woken when ``now.mono_us`` reaches ``at_us``, or at once if that time has passed."""
 
     at_us: int
-    lane: int = 0
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)

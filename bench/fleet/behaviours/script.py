@@ -1,8 +1,8 @@
 """Scripts: behaviours that read like blocking clients and run as state machines.
 
 A script is a generator that yields whenever it waits. ``step`` sends it the event that it waits for. A script may start
-further generators with ``start_task``. They share its state and take turns with it, and each works on one lane at a
-time. A lane has at most one connection (``protocol``).
+further generators with ``start_task``. They share its state and take turns with it, and each works on one channel at a
+time. A channel has at most one connection (``protocol``).
 Scripts read no clock, and they draw random numbers only from the generator that they were given.
 
 ``OpenLoop`` is the schedule of scripts that send at fixed times, such as producers and admins.
@@ -56,7 +56,7 @@ class ScriptTask:
     """One generator of a script, with what it waits for."""
 
     steps: Steps[None]
-    lane: int = 0
+    channel: int = 0
     waits: str = ""  # a key of _AWAITED; empty while it runs
     wake_at_us: int = 0  # when the sleep ends
     failures: int = 0  # in a row; sets the next backoff
@@ -100,13 +100,13 @@ class Script(ABC):
             self.leaving = isinstance(event, Leaving)
             self.stopping_at_us = self.now.mono_us
             for task in [task for task in self._tasks if task.waits == "sleep"]:
-                self._resume(task, Woken(task.lane))
+                self._resume(task, Woken(task.channel))
             return
-        lane = event.lane if not isinstance(event, Started) else 0
+        channel = event.channel if not isinstance(event, Started) else 0
         if isinstance(event, Disconnected):
-            self._connected.pop(lane, None)
+            self._connected.pop(channel, None)
         for task in self._tasks:
-            if task.lane == lane and isinstance(event, _AWAITED[task.waits]):
+            if task.channel == channel and isinstance(event, _AWAITED[task.waits]):
                 if not isinstance(event, Woken) or self.now.mono_us >= task.wake_at_us:
                     self._resume(task, event)
                 return
@@ -162,15 +162,15 @@ class Script(ABC):
 
     @property
     def connected_to(self) -> Address | None:
-        """The address to which the running task's lane is connected."""
-        return self._connected.get(self.running_task.lane)
+        """The address to which the running task's channel is connected."""
+        return self._connected.get(self.running_task.channel)
 
-    def connected_on(self, lane: int) -> Address | None:
-        return self._connected.get(lane)
+    def connected_on(self, channel: int) -> Address | None:
+        return self._connected.get(channel)
 
-    def start_task(self, steps: Steps[None], lane: int) -> None:
-        """Start another task on a lane on which no other task works."""
-        self._begin(ScriptTask(steps, lane))
+    def start_task(self, steps: Steps[None], channel: int) -> None:
+        """Start another task on a channel on which no other task works."""
+        self._begin(ScriptTask(steps, channel))
 
     @property
     def out_of_time(self) -> bool:
@@ -181,19 +181,19 @@ class Script(ABC):
         """Wait until that time, or until Stopping comes."""
         self.running_task.wake_at_us = at_us
         self.running_task.waits = "sleep"
-        self.journal.actions.append(Wake(at_us, self.running_task.lane))
+        self.journal.actions.append(Wake(at_us, self.running_task.channel))
         yield
 
     def first_due_us(self, interval_us: int) -> int:
         """The time of a schedule's first step, drawn from its first interval, so that clients do not act in step."""
         return self.now.mono_us + (self.random.randrange(interval_us) if interval_us else 0)
 
-    def wake_task(self, lane: int) -> None:
-        """Wake the task on that lane now, if it sleeps."""
+    def wake_task(self, channel: int) -> None:
+        """Wake the task on that channel now, if it sleeps."""
         for task in self._tasks:
-            if task.lane == lane and task.waits == "sleep" and task.wake_at_us > self.now.mono_us:
+            if task.channel == channel and task.waits == "sleep" and task.wake_at_us > self.now.mono_us:
                 task.wake_at_us = self.now.mono_us
-                self.journal.actions.append(Wake(self.now.mono_us, lane))
+                self.journal.actions.append(Wake(self.now.mono_us, channel))
 
     def back_off(self) -> Steps[None]:
         """Wait after a failure, longer each time until ``succeeded`` is called."""
@@ -209,25 +209,25 @@ class Script(ABC):
         self.running_task.failures = 0
 
     def connect(self, address: Address, node: int = -1) -> Steps[bool]:
-        """Connect the lane to ``address``, and return whether that worked. If not, the lane has no connection."""
+        """Connect the channel to ``address``, and return whether that worked. If not, the channel has no connection."""
         self.disconnect()
-        lane = self.running_task.lane
+        channel = self.running_task.channel
         operation = self.journal.begin("connect")
         operation.node = node
         self.running_task.waits = "connect"
         dialled = self.settings.dial.get(address, address)
-        self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane))
+        self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, channel))
         event = yield
         if isinstance(event, ConnectFailed):
             self.journal.end(operation, "fail", event.reason)
             return False
-        self._connected[lane] = address
+        self._connected[channel] = address
         self.journal.end(operation, "ok")
         return True
 
     def disconnect(self) -> None:
-        if self._connected.pop(self.running_task.lane, None) is not None:
-            self.journal.actions.append(Disconnect(self.running_task.lane))
+        if self._connected.pop(self.running_task.channel, None) is not None:
+            self.journal.actions.append(Disconnect(self.running_task.channel))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[ResponseReceived | str]:
         """Send one request and return the response, or the reason why none came. Then the connection is closed too.
@@ -240,7 +240,7 @@ class Script(ABC):
         self.running_task.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
         self.journal.actions.append(
-            Request(int(api_key), api_version, self.process, body, timeout_us, self.running_task.lane)
+            Request(int(api_key), api_version, self.process, body, timeout_us, self.running_task.channel)
         )
         event = yield
         if isinstance(event, ResponseReceived):

@@ -158,7 +158,7 @@ LEADERLESS_US: Final = 200_000
 PARKED_US: Final = 1_000_000
 """Interval at which a task whose node leads nothing looks for work. It also does so when leaders have moved."""
 SPARE: Final = Address("", 0)
-"""Key of the connection (``lane_of``) for metadata from another node than the task's own."""
+"""Key of the connection (``channel_of``) for metadata from another node than the task's own."""
 
 
 @dataclass(slots=True)
@@ -253,12 +253,12 @@ class SessionFetcher(ClusterScript):
     def _attend_leaders(self) -> None:
         """Start a task for each leader that has none. Wake the tasks of the other leaders."""
         for node_id in list(self._leaders()):
-            lane = self.lane_of(self._address(node_id))
+            channel = self.channel_of(self._address(node_id))
             if node_id in self.sessions:
-                self.wake_task(lane)
+                self.wake_task(channel)
             else:
                 self.sessions[node_id] = self._new_session()
-                self.start_task(self._attend(node_id), lane)
+                self.start_task(self._attend(node_id), channel)
 
     def _look_up(self) -> Steps[None]:
         """Refresh metadata over the task's own connection, or from another node if that has failed."""
@@ -266,11 +266,11 @@ class SessionFetcher(ClusterScript):
         if self.connected_to is not None and self.running_task.failures <= PATIENT_FAILURES:
             found = yield from self.refresh()
         else:
-            own, self.running_task.lane = self.running_task.lane, self.lane_of(SPARE)
+            own, self.running_task.channel = self.running_task.channel, self.channel_of(SPARE)
             failures, self.running_task.failures = self.running_task.failures, 0
             found = (yield from self.connect(self._next_address())) and (yield from self.refresh())
             self.disconnect()
-            self.running_task.lane, self.running_task.failures = own, failures
+            self.running_task.channel, self.running_task.failures = own, failures
         self._looking_up = False
         if found:
             self._stale_metadata = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from bench.fleet.behaviours.consumer_lanes import LaneHistory, ProducerLanes
+from bench.fleet.behaviours.client_channels import ChannelHistory, ProducerChannels
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.producers import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import (
@@ -43,7 +43,7 @@ from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reports.rows import SpanRow, TransactionRow
 
-TIMER_LANE: Final = 0
+TIMER_CHANNEL: Final = 0
 OPERATION: Final = "transaction"
 COMMIT, ABORT, NOTHING = "commit", "abort", "nothing"
 AWAY_US: Final = 300_000
@@ -105,7 +105,7 @@ class ProducerLife:
     """One producer from its start to its end. ``is_fresh`` until its first transaction begins."""
 
     producer: TransactionalProducer
-    lanes: ProducerLanes
+    channels: ProducerChannels
     current: Open | None = None
     is_fresh: bool = True
 
@@ -119,7 +119,7 @@ class TransactionalClient(ABC):
         self.settings = settings
         self.random = random
         self.journal = Journal(habits.process)
-        self._lane_numbers = count(TIMER_LANE + 1)
+        self._channel_numbers = count(TIMER_CHANNEL + 1)
         self._life: ProducerLife | None = None
         self._back_at_us = 0
         self._stopping_at_us = -1
@@ -170,7 +170,7 @@ class TransactionalClient(ABC):
         elif isinstance(event, Stopping | Leaving):
             self._stopping_at_us = self.now_us
         elif self._life is not None:
-            self._life.lanes.handle(event)
+            self._life.channels.handle(event)
         self._go_on()
         return self.journal.take_actions()
 
@@ -203,7 +203,7 @@ class TransactionalClient(ABC):
         for topic in habits.topics:
             producer.look_up(topic)
         return ProducerLife(
-            producer, ProducerLanes(producer, LaneHistory(), self.journal, settings, self._lane_numbers)
+            producer, ProducerChannels(producer, ChannelHistory(), self.journal, settings, self._channel_numbers)
         )
 
     def _die(self) -> None:
@@ -212,7 +212,7 @@ class TransactionalClient(ABC):
 
     def _end_life(self, away_us: int) -> None:
         assert self._life is not None, "nobody lives"
-        self._life.lanes.close()
+        self._life.channels.close()
         self._life = None
         self._back_at_us = self.now_us + away_us
 
@@ -257,11 +257,11 @@ class TransactionalClient(ABC):
             going = self._advance(life)
             if self._life is not life:
                 return
-            for lane, request in life.producer.next_requests(self.now_us):
+            for channel, request in life.producer.next_requests(self.now_us):
                 if request.api_key == ApiKey.END_TXN and life.current is not None and not life.current.is_end_sent:
                     # A commit waits for the responses to the records. Until then it is not sent to the coordinator.
                     life.current.requested_us, life.current.is_end_sent = self.now_us, True
-                life.lanes.send(lane, request)
+                life.channels.send(channel, request)
 
     def _advance(self, life: ProducerLife) -> bool:
         """Take the next step, and return whether it may allow another one at once."""
@@ -418,7 +418,7 @@ class TransactionalClient(ABC):
         at_us = max(min(due), self.now_us + SOON_US)
         if not self.now_us < self._woken_at_us <= at_us:
             self._woken_at_us = at_us
-            self.journal.actions.append(Wake(at_us, TIMER_LANE))
+            self.journal.actions.append(Wake(at_us, TIMER_CHANNEL))
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,13 +161,13 @@ class QuorumWorld(FleetWorld):
         self.quorum = quorum
 
     def send(self, behaviour: Behaviour, request: Request) -> None:
-        node = self.at_node[behaviour.process, request.lane]
+        node = self.at_node[behaviour.process, request.channel]
         if node in self.down:
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", request.lane))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", request.channel))
             return
         fate = self.fault(request)
         body = None if fate == "lose_request" else self.quorum.handle(node, request)
         if fate in ("lose_request", "lose_response"):
-            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(request.lane))
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(request.channel))
         else:
-            self.respond(behaviour, body, request.lane)
+            self.respond(behaviour, body, request.channel)

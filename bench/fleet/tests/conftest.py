@@ -385,11 +385,11 @@ class FleetWorld:
         if isinstance(action, Record):
             self.recorder.record(action.rows)
         elif isinstance(action, Wake):
-            self.at(max(self.now_us, action.at_us), behaviour, Woken(action.lane))
+            self.at(max(self.now_us, action.at_us), behaviour, Woken(action.channel))
         elif isinstance(action, Connect):
-            node = self.at_node[behaviour.process, action.lane] = int(action.address.host.removeprefix("node-"))
+            node = self.at_node[behaviour.process, action.channel] = int(action.address.host.removeprefix("node-"))
             refused = self.now_us < self.refuse_until_us or (node in self.down and not self.proxied)
-            self.at(soon, behaviour, ConnectFailed("refused", action.lane) if refused else Connected(action.lane))
+            self.at(soon, behaviour, ConnectFailed("refused", action.channel) if refused else Connected(action.channel))
         elif isinstance(action, Finished):
             self.finished.add(behaviour.process)
         elif isinstance(action, Request):
@@ -398,21 +398,21 @@ class FleetWorld:
             assert isinstance(action, Disconnect)
 
     def send(self, behaviour: Behaviour, request: Request) -> None:
-        fate, lane = self.fault(request), request.lane
-        node = self.at_node[behaviour.process, lane]
+        fate, channel = self.fault(request), request.channel
+        node = self.at_node[behaviour.process, channel]
         if node in self.down:
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", channel))
             return
         body = None if fate == "lose_request" else self.broker.handle_at(node, request)
         if fate in ("lose_request", "lose_response"):
-            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(lane))
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(channel))
         elif fate == "cut":
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", channel))
         else:
-            self.respond(behaviour, body, lane)
+            self.respond(behaviour, body, channel)
 
-    def respond(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
-        self.at(self.now_us + TICK_US, behaviour, ResponseReceived(body, 10, 20, lane))
+    def respond(self, behaviour: Behaviour, body: object, channel: int = 0) -> None:
+        self.at(self.now_us + TICK_US, behaviour, ResponseReceived(body, 10, 20, channel))
 
     def rows(self, table: str) -> list[Any]:
         self.recorder.write_out()

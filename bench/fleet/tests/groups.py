@@ -182,28 +182,28 @@ class GroupWorld(FleetWorld):
             ApiKey.OFFSET_FETCH: self.offset_fetch,
         }
         kind = kinds.get(request.api_key)
-        node, lane = self.at_node[behaviour.process, request.lane], request.lane
+        node, channel = self.at_node[behaviour.process, request.channel], request.channel
         if kind is None:
             super().send(behaviour, request)
         elif node in self.down:
-            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
+            self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", channel))
         elif self.fault(request) == "lose_request":
-            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(lane))
+            self.at(self.now_us + request.timeout_us, behaviour, TimedOut(channel))
         else:
             self.fake.requests.append(request)
             body = kind(behaviour, node, request)
             if body is not None and request.api_key == ApiKey.OFFSET_COMMIT and self.commits_take_us:
-                self.at(self.now_us + self.commits_take_us, behaviour, ResponseReceived(body, 10, 20, lane))
+                self.at(self.now_us + self.commits_take_us, behaviour, ResponseReceived(body, 10, 20, channel))
             elif body is not None:
-                self.respond(behaviour, body, lane)
+                self.respond(behaviour, body, channel)
 
-    def respond(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
+    def respond(self, behaviour: Behaviour, body: object, channel: int = 0) -> None:
         if isinstance(body, FetchResponse) and not any(
             partition.records or partition.error_code for topic in body.responses for partition in topic.partitions
         ):
-            self.at(self.now_us + FETCH_WAITS_US, behaviour, ResponseReceived(body, 10, 20, lane))
+            self.at(self.now_us + FETCH_WAITS_US, behaviour, ResponseReceived(body, 10, 20, channel))
         else:
-            super().respond(behaviour, body, lane)
+            super().respond(behaviour, body, channel)
 
     def run(self, seconds: float) -> None:
         """Run the members in small steps, between which rebalances may end."""
@@ -296,7 +296,7 @@ class GroupWorld(FleetWorld):
                 member_id=each,
                 members=everybody if each == group.leader else (),
             )
-            self.respond(behaviour, response, request.lane)
+            self.respond(behaviour, response, request.channel)
 
     def sync(self, behaviour: Behaviour, node: int, request: Request) -> SyncGroupResponse | None:
         body: Any = request.body
@@ -316,7 +316,7 @@ class GroupWorld(FleetWorld):
                     response = SyncGroupResponse(
                         throttle_time=NO_WAIT, error_code=ErrorCode.none, assignment=group.assignments[each]
                     )
-                    self.respond(whose, response, request.lane)
+                    self.respond(whose, response, request.channel)
         return None
 
     def heartbeat(self, _behaviour: Behaviour, node: int, request: Request) -> HeartbeatResponse:

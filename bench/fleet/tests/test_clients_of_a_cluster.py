@@ -89,7 +89,7 @@ def test_node_that_hangs_delays_only_its_own_partitions(
     world.run(1)
     since_us = world.now_us
     world.fault = lambda request: (
-        "lose_request" if world.at_node.get((subject.process, request.lane)) == 1 and request.api_key == 1 else None
+        "lose_request" if world.at_node.get((subject.process, request.channel)) == 1 and request.api_key == 1 else None
     )
     world.run(2)
     since = [

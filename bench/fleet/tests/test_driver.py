@@ -1,4 +1,4 @@
-"""The blocking driver over real sockets: several lanes at once, deadlines, and ends from outside."""
+"""The blocking driver over real sockets: several channels at once, deadlines, and ends from outside."""
 
 import socket
 import threading
@@ -80,8 +80,8 @@ class Scripted:
         return []
 
 
-def request(lane: int, timeout_us: int = 2_000_000) -> Request:
-    return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
+def request(channel: int, timeout_us: int = 2_000_000) -> Request:
+    return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, channel)
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ def played(react: Callable[[FleetEvent], list[FleetAction]]) -> tuple[list[Fleet
 def connecting(
     addresses: list[Address], then: Callable[[FleetEvent, int], list[FleetAction]]
 ) -> Callable[[FleetEvent], list[FleetAction]]:
-    """Connect lane by lane, then hands over to ``then(event, count of ends seen)``."""
+    """Connect channel by channel, then hands over to ``then(event, count of ends seen)``."""
     ends = []
 
     def react(event: FleetEvent) -> list[FleetAction]:
         if isinstance(event, Started):
             return [Connect(addresses[0], 1_000_000, 0)]
-        if isinstance(event, Connected) and event.lane + 1 < len(addresses):
-            return [Connect(addresses[event.lane + 1], 1_000_000, event.lane + 1)]
+        if isinstance(event, Connected) and event.channel + 1 < len(addresses):
+            return [Connect(addresses[event.channel + 1], 1_000_000, event.channel + 1)]
         ends.append(event)
         return then(event, len(ends))
 
@@ -130,12 +130,12 @@ def test_responses_are_delivered_in_order_of_arrival(serve: Serve) -> None:
 
     events, times = played(connecting([slow, quick], then))
     responses = [each for each in events if isinstance(each, ResponseReceived)]
-    assert [response.lane for response in responses] == [1, 0]
+    assert [response.channel for response in responses] == [1, 0]
     assert times[-1] - times[-2] > 200_000, "the quick response waited for the slow one"
     assert all(response.response_bytes == 14 for response in responses)
 
 
-def test_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:
+def test_channel_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:
     silent, closing, quick = serve(None), serve(-1), serve(0)
 
     def then(event: FleetEvent, seen: int) -> list[FleetAction]:
@@ -144,12 +144,12 @@ def test_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(s
         return [Finished()] if seen == 4 else []
 
     events, _ = played(connecting([silent, closing, quick], then))
-    ends = {type(each): each.lane for each in events[4:] if isinstance(each, Woken | Disconnected | TimedOut)}
+    ends = {type(each): each.channel for each in events[4:] if isinstance(each, Woken | Disconnected | TimedOut)}
     assert len(events) == 4 + len(ends)
     assert ends == {Woken: 2, Disconnected: 1, TimedOut: 0}
 
 
-def test_refused_connection_names_its_lane() -> None:
+def test_refused_connection_names_its_channel() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
 

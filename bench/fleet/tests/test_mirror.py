@@ -29,8 +29,8 @@ class TwoClusters(GroupWorld):
         self.target.nodes, self.target.leaders = {TARGET}, dict.fromkeys(HOT, TARGET)
 
     def send(self, behaviour: Behaviour, request: Request) -> None:
-        if self.at_node[behaviour.process, request.lane] == TARGET:
-            self.respond(behaviour, self.target.handle_at(TARGET, request), request.lane)
+        if self.at_node[behaviour.process, request.channel] == TARGET:
+            self.respond(behaviour, self.target.handle_at(TARGET, request), request.channel)
         else:
             super().send(behaviour, request)
 

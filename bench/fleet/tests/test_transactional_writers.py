@@ -42,7 +42,7 @@ class Driver:
                     case protocol.Record():
                         self.rows += action.rows
                     case protocol.Connect():
-                        todo.append(protocol.Connected(action.lane))
+                        todo.append(protocol.Connected(action.channel))
                     case protocol.Request():
                         todo.append(self._respond(action))
                     case protocol.Wake():
@@ -52,14 +52,14 @@ class Driver:
 
     def _respond(self, request: protocol.Request) -> protocol.FleetEvent:
         if request.api_key == API_VERSIONS:
-            return protocol.ResponseReceived(self.broker.versions(), lane=request.lane)
+            return protocol.ResponseReceived(self.broker.versions(), channel=request.channel)
         self.ends_us += [self.now_us] if request.api_key == ApiKey.END_TXN else []
         sent = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
         body = self.broker.respond(sent)
         if body is None:
             self.now_us += request.timeout_us
-            return protocol.TimedOut(request.lane)
-        return protocol.ResponseReceived(body, lane=request.lane)
+            return protocol.TimedOut(request.channel)
+        return protocol.ResponseReceived(body, channel=request.channel)
 
     def run(self, until_us: int) -> None:
         while self.now_us < until_us and not self.finished:

@@ -171,9 +171,9 @@ def test_lost_connections_leave_whole_transactions(node: NodeAddress, topic: str
 
 def break_one(writer: BlockingTransactionalProducer, chance: Random) -> None:
     """One of its connections, which may have a request in flight, reaches its end."""
-    lanes = list(writer._connections._lanes.values())
+    channels = list(writer._connections._channels.values())
     with suppress(OSError, IndexError):  # It may be broken already.
-        chance.choice(lanes).connection.sock.shutdown(2)
+        chance.choice(channels).connection.sock.shutdown(2)
 
 
 def test_example_writes_each_record_once_over_restarts(node: NodeAddress, topic: str, kafka: object) -> None:

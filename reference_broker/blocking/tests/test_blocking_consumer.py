@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reference_broker.blocking.connections import LaneConnections
+from reference_broker.blocking.connections import ChannelConnections
 from reference_broker.blocking.consumer import (
     HEARTBEAT_THREAD,
     BlockingConsumer,
@@ -229,13 +229,13 @@ def test_commit_with_older_epoch_raises_and_is_sent_once(broker: NodeAddress, mo
         epoch = one.metadata_epoch()
         one.commit({where: OffsetToCommit(7, metadata_epoch=epoch + 1)})
         sent = []
-        send = LaneConnections.send
+        send = ChannelConnections.send
 
-        def noted(connections: LaneConnections, lane: str, request: group_requests.GroupRequest) -> None:
+        def noted(connections: ChannelConnections, channel: str, request: group_requests.GroupRequest) -> None:
             sent.append(request)
-            send(connections, lane, request)
+            send(connections, channel, request)
 
-        monkeypatch.setattr(LaneConnections, "send", noted)
+        monkeypatch.setattr(ChannelConnections, "send", noted)
         with pytest.raises(InvalidMetadataEpochError) as raised:
             one.commit({where: OffsetToCommit(8, metadata_epoch=epoch)})
         assert raised.value.error is DraftError.INVALID_METADATA_EPOCH

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.client.consumer import READ_COMMITTED, ConsumerState
-from reference_broker.client.leader_fetches import FetchSettings, NodeLane
+from reference_broker.client.leader_fetches import FetchSettings, NodeChannel
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.control import ControlType, control_record
@@ -78,7 +78,7 @@ def test_marker_before_position_ends_its_transaction() -> None:
 
 @pytest.mark.parametrize(("settings", "level"), [({}, 0), ({"read_committed": True}, READ_COMMITTED)])
 def test_isolation_level_of_fetch_and_list_offsets(settings: dict[str, Any], level: int) -> None:
-    lane = NodeLane(FetchSettings(**settings))
-    listing: Any = lane.list_offsets(NODE, {FOO0: 0}).body
-    fetching: Any = lane.fetch(NODE, {})[0].body
+    channel = NodeChannel(FetchSettings(**settings))
+    listing: Any = channel.list_offsets(NODE, {FOO0: 0}).body
+    fetching: Any = channel.fetch(NODE, {})[0].body
     assert (int(listing.isolation_level), fetching.isolation_level) == (level, level)

@@ -28,7 +28,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Member:
-    """A consumer in a group. ``sent``: requests in flight, by lane."""
+    """A consumer in a group. ``sent``: requests in flight, by channel."""
 
     def __init__(self) -> None:
         group = GroupConfig("g", (), heartbeat_interval_us=1000, backoff_us=100)
@@ -40,14 +40,14 @@ class Member:
 
     def go(self, later_us: int = 0) -> dict[str, Any]:
         self.now += later_us
-        for lane, request in self.consumer.next_requests(self.now):
-            assert lane not in self.sent
-            self.sent[lane] = request
+        for channel, request in self.consumer.next_requests(self.now):
+            assert channel not in self.sent
+            self.sent[channel] = request
         return self.sent
 
-    def respond(self, lane: str, body: object) -> dict[str, Any]:
-        self.sent.pop(lane)
-        self.consumer.responded(lane, self.now, body)
+    def respond(self, channel: str, body: object) -> dict[str, Any]:
+        self.sent.pop(channel)
+        self.consumer.responded(channel, self.now, body)
         return self.go()
 
     @property

@@ -1,4 +1,4 @@
-"""The whole consumer without a network: its requests by lane, and the effects of responses."""
+"""The whole consumer without a network: its requests by channel, and the effects of responses."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -63,7 +63,7 @@ def fetched(*values: bytes, first: int = 0, error: int = 0, **more: Any) -> Fetc
 
 
 class Driver:
-    """``sent``: requests in flight, by lane."""
+    """``sent``: requests in flight, by channel."""
 
     def __init__(self, observer: ConsumerObserver | None = None, **fetch: Any) -> None:
         settings = FetchSettings(**{"leader_epochs": False, **fetch})
@@ -74,14 +74,14 @@ class Driver:
 
     def go(self, later_us: int = 0) -> dict[str, Any]:
         self.now += later_us
-        for lane, request in self.consumer.next_requests(self.now):
-            assert lane not in self.sent
-            self.sent[lane] = request
+        for channel, request in self.consumer.next_requests(self.now):
+            assert channel not in self.sent
+            self.sent[channel] = request
         return self.sent
 
-    def respond(self, lane: str, body: object) -> dict[str, Any]:
-        self.sent.pop(lane)
-        self.consumer.responded(lane, self.now, body)
+    def respond(self, channel: str, body: object) -> dict[str, Any]:
+        self.sent.pop(channel)
+        self.consumer.responded(channel, self.now, body)
         return self.go()
 
     def position(self) -> int:
@@ -150,9 +150,9 @@ def test_missing_subscribed_topic_is_requested_again() -> None:
     consumer.subscribe(("t",))
     consumer.next_requests(0)
     consumer.responded("metadata", 0, metadata(known=False))
-    assert "metadata" in [lane for lane, _ in consumer.next_requests(100)]
+    assert "metadata" in [channel for channel, _ in consumer.next_requests(100)]
     consumer.responded("metadata", 100, metadata())
-    assert "metadata" not in [lane for lane, _ in consumer.next_requests(10_000)]
+    assert "metadata" not in [channel for channel, _ in consumer.next_requests(10_000)]
 
 
 def test_records_are_returned_before_more_are_fetched(reading: Driver) -> None:
@@ -261,33 +261,33 @@ def test_commit_to_coordinator_without_drafts_uses_released_version() -> None:
     consumer.assign([T0])
     consumer.partitions.place(T0, 3)
     assert consumer.commit(0)
-    [(lane, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
-    consumer.responded(lane, 0, found())
+    [(channel, request)] = [each for each in consumer.next_requests(0) if each.channel == "commit"]
+    consumer.responded(channel, 0, found())
     assert consumer.coordinator is not None
     assert consumer.coordinator.node is not None
     consumer.metadata.learn_drafts(consumer.coordinator.node, False)
-    [(_, request)] = [each for each in consumer.next_requests(0) if each.lane == "commit"]
+    [(_, request)] = [each for each in consumer.next_requests(0) if each.channel == "commit"]
     assert request.api_version == 9
     consumer.failed("commit", 0)
     consumer.coordinator.node = found_node = consumer.coordinator.node or NodeAddress(1, "one", 9092)
     consumer.metadata.learn_drafts(found_node, True)
-    [(_, request)] = [each for each in consumer.next_requests(10**6) if each.lane == "commit"]
+    [(_, request)] = [each for each in consumer.next_requests(10**6) if each.channel == "commit"]
     assert request.api_version == DRAFT_VERSION
 
 
 def test_leader_waits_for_topics_of_other_members() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
     consumer.subscribe(("t",))
-    lanes = [lane for lane, _ in consumer.next_requests(0)]
-    assert lanes == ["metadata", "group"]
+    channels = [channel for channel, _ in consumer.next_requests(0)]
+    assert channels == ["metadata", "group"]
     consumer.responded("group", 0, found())
-    [(lane, request)] = consumer.next_requests(0)
+    [(channel, request)] = consumer.next_requests(0)
     row = ("me", None, due(request).body.protocols[0].metadata)
-    consumer.responded(lane, 0, join_response(0, 1, "range", "me", "me", [row]))
+    consumer.responded(channel, 0, join_response(0, 1, "range", "me", "me", [row]))
     assert consumer.next_requests(0) == []
     consumer.responded("metadata", 0, metadata())
-    [(lane, request)] = consumer.next_requests(0)
-    assert (lane, len(due(request).body.assignments)) == ("group", 1)
+    [(channel, request)] = consumer.next_requests(0)
+    assert (channel, len(due(request).body.assignments)) == ("group", 1)
     assert not any(isinstance(event, Assigned) for event in consumer.take_events())
 
 
@@ -361,10 +361,10 @@ def test_observer_is_notified_of_offsets_and_commits() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), metadata_epoch=False), noted)
     consumer.assign([T0])
     assert consumer.commit(0, {T0: OffsetToCommit(4)})
-    sent = {request.lane: request.request for request in consumer.next_requests(0)}
-    assert {"commit"} == set(sent) - {"metadata"}, "both lanes look up the coordinator"
+    sent = {request.channel: request.request for request in consumer.next_requests(0)}
+    assert {"commit"} == set(sent) - {"metadata"}, "both channels look up the coordinator"
     consumer.responded("commit", 0, found())
-    assert {request.lane for request in consumer.next_requests(0)} == {"commit", "committed"}
+    assert {request.channel for request in consumer.next_requests(0)} == {"commit", "committed"}
     consumer.responded("commit", 0, committed(0))
     result = consumer.take_commit(0)
     assert result is not None

@@ -52,9 +52,9 @@ def preferring(node_id: int) -> FetchResponse:
     return fetched(preferred_read_replica=node_id)
 
 
-def fetched_from(driver: Driver, lane: str) -> tuple[int, int, int]:
+def fetched_from(driver: Driver, channel: str) -> tuple[int, int, int]:
     """Return the offset, the leader epoch and the last fetched epoch of the fetch."""
-    [topic] = driver.sent[lane].body.topics
+    [topic] = driver.sent[channel].body.topics
     partition = topic.partitions[0]
     return partition.fetch_offset, partition.current_leader_epoch, partition.last_fetched_epoch
 

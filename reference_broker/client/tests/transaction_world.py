@@ -338,12 +338,12 @@ class ProducerWorld:
     def turn(self) -> bool:
         """Run what is due. Return whether anything was."""
         requests = self.producer.next_requests(self.now_us)
-        for lane, request in requests:
+        for channel, request in requests:
             body = self.broker.respond(request)
             if body is None:
-                self.producer.failed(lane, self.now_us)
+                self.producer.failed(channel, self.now_us)
             else:
-                self.producer.responded(lane, self.now_us, body)
+                self.producer.responded(channel, self.now_us, body)
         return bool(requests)
 
     def run(self, turns: int = 60, until_us: int = 1_000_000) -> None:
