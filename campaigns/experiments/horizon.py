@@ -29,11 +29,11 @@ from bench.fleet.behaviours.bodies import set_topic_configs_request
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.script import Steps
 from campaigns.experiments.revisions import spread
-from chaos.checks.batches import PlainRecord, batches_of, read_batches, records_in
 from chaos.checks.check import Kind, ReplicaCheck
-from chaos.checks.compacted_log import Compacted
 from chaos.checks.guarantee_selection import is_judged
-from chaos.checks.replica_view import Replicated
+from chaos.checks.log.batches import PlainRecord, batches_of, read_batches, records_in
+from chaos.checks.log.compacted_log import Compacted
+from chaos.checks.replication.replica_view import Replicated
 from chaos.search.children import in_children
 from chaos.seeds import random_for
 from chaos.sim.fleet import SimClient

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.fleet.behaviours.bodies import create_topics_request, new_topic
-from chaos.checks.batches import batches_of
 from chaos.checks.check import Check, Kind, fields_of
+from chaos.checks.log.batches import batches_of
 from chaos.search.children import in_children
 from chaos.sim.one_seed import play_seed
 from reference_broker.configuration.broker_config import BrokerConfig

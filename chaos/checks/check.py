@@ -32,15 +32,15 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from chaos.checks.fetch_model import CompletedFetch, FetchModel
-from chaos.checks.follower_progress import ProgressView
-from chaos.checks.group_state import OffsetsView
+from chaos.checks.groups.group_state import OffsetsView
 from chaos.checks.history import History, TopicPartition
-from chaos.checks.producer_view import ProducerView
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaView
-from chaos.checks.segment_view import SegmentView
-from chaos.checks.transaction_state import StateView
+from chaos.checks.log.producer_view import ProducerView
+from chaos.checks.log.segment_view import SegmentView
+from chaos.checks.quorum.quorum_view import QuorumView
+from chaos.checks.replication.follower_progress import ProgressView
+from chaos.checks.replication.replica_view import ReplicaView
+from chaos.checks.sessions.fetch_model import CompletedFetch, FetchModel
+from chaos.checks.transactions.transaction_state import StateView
 from reference_broker.core.events import Effect, Event
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow

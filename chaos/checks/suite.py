@@ -7,14 +7,14 @@ and inspections that it names, so the cost of an event is proportional to what i
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import NoneType
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos import checks
 from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, Kind
-from chaos.checks.fetch_model import EVICTED, FETCH
 from chaos.checks.history import History
+from chaos.checks.sessions.fetch_model import EVICTED, FETCH
 from chaos.hooks.metadata_digest import Digest
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, PeerUp, Reply, Request, Send
 from reports.guarantees import GUARANTEES
@@ -34,8 +34,8 @@ MAX_EFFECTS = 16
 
 @cache
 def check_kinds() -> tuple[type[Check], ...]:
-    """Return every class in this folder that names a guarantee, in the order of the guarantees."""
-    modules = [import_module(f"{checks.__name__}.{each.name}") for each in iter_modules(checks.__path__)]
+    """Return every class in this folder and those below that names a guarantee, in the order of the guarantees."""
+    modules = [import_module(each.name) for each in walk_packages(checks.__path__, f"{checks.__name__}.")]
     kinds = [
         each
         for module in modules

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from chaos.checks.batches import BatchIdentity
 from chaos.checks.check import Check, CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.quorum_view import GROWTH, Member, QuorumView
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.log.batches import BatchIdentity
+from chaos.checks.quorum.quorum_view import GROWTH, Member, QuorumView
+from chaos.checks.replication.replica_view import ReplicaView
 from chaos.checks.suite import check_kinds
 from chaos.live.errors import CONVERGES
 from chaos.live.node_side.quorum_recorder import ROW, RecordedState

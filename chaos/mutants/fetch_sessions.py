@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from chaos.checks.batches import batches_of
+from chaos.checks.log.batches import batches_of
 from chaos.mutants.mutant import Function, Mutant, mutant
 from reference_broker.ports.slicing import Sliced
 from reference_broker.sessions.fetch_session_cache import EvictableSession

@@ -1,7 +1,7 @@
 """Scripts of one log for enumerated power losses: appends, producers, transactions, compaction.
 
-What a resume finds is compared with the log's own batches, as ``chaos.checks.log_folders`` reads them, and with what
-the script has written and synced.
+What a resume finds is compared with the log's own batches, as ``chaos.checks.log.log_folders`` reads them, and with
+what the script has written and synced.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from chaos.checks.batches import batches_of, record_count, records_in
-from chaos.checks.log_folders import (
+from chaos.checks.log.batches import batches_of, record_count, records_in
+from chaos.checks.log.log_folders import (
     LOCAL_START,
     ProducerRow,
     Replay,

@@ -11,8 +11,8 @@ from typing import Any
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kio.schema.types import GroupId
 
-from chaos.checks.batches import batches_of, records_in
-from chaos.checks.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
+from chaos.checks.log.batches import batches_of, records_in
+from chaos.checks.log.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
 from chaos.search.power_losses import Differs, Resumed, Script, require
 from chaos.sim.disk import SimDisk
 from reference_broker.apis.tests.test_group_apis import filled

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
-from chaos.checks.batches import batches_of
-from chaos.checks.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
+from chaos.checks.log.batches import batches_of
+from chaos.checks.log.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
 from chaos.search.power_losses import Resumed, Script, require
 from chaos.sim.disk import SimDisk
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records

@@ -13,9 +13,9 @@ from typing import Any
 from unittest.mock import patch
 
 from chaos.checks.check import Check, FetchCheck, QuorumCheck, ReplicaCheck
-from chaos.checks.fetch_model import FetchModel
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.quorum.quorum_view import QuorumView
+from chaos.checks.replication.replica_view import ReplicaView
+from chaos.checks.sessions.fetch_model import FetchModel
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.hooks.metadata_digest import Digest
 from chaos.interceptor.interceptor import Interceptor

@@ -8,8 +8,8 @@ from typing import Any
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from chaos.checks.check import Check
-from chaos.checks.fetch_responses import FullResponseExact
 from chaos.checks.guarantee_selection import is_judged
+from chaos.checks.sessions.fetch_responses import FullResponseExact
 from chaos.live import identity
 from chaos.live.run_folder import write_table
 from chaos.sim.agenda import START_WALL_MS

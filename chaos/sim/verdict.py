@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from chaos.checks.check import Violation
 from chaos.checks.guarantee_selection import is_judged
-from chaos.checks.metadata_epoch import OUT_OF_RANGE
+from chaos.checks.metadata.metadata_epoch import OUT_OF_RANGE
 from chaos.mutants import Applied
 from chaos.sim.decision_counts import NOTHING_COUNTED, Reached
 from chaos.sim.world import SimWorld

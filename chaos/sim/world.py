@@ -12,15 +12,15 @@ from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.check import Check, CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.groups import AllAssigned
+from chaos.checks.groups.assignments import AllAssigned
 from chaos.checks.history import History, TopicPartition
-from chaos.checks.quorum_liveness import QuorumConverges
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.reads import ResponsesAfterHeal
-from chaos.checks.replica_view import ReplicaView, TouchedLogs
-from chaos.checks.replication import ReplicasConverge
+from chaos.checks.quorum.liveness import QuorumConverges
+from chaos.checks.quorum.quorum_view import QuorumView
+from chaos.checks.reads_and_writes.reads import ResponsesAfterHeal
+from chaos.checks.replication.committed_records import ReplicasConverge
+from chaos.checks.replication.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.suite import CheckSuite, all_checks
-from chaos.checks.tier import ClosedSegmentsStored
+from chaos.checks.tier.segment_objects import ClosedSegmentsStored
 from chaos.hooks.presets import presets_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.cluster import SimCluster, config_of

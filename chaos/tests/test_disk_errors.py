@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.batches import read_batches
 from chaos.checks.fault_times import FaultTimes
+from chaos.checks.log.batches import read_batches
 from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim import timed_faults
 from chaos.sim.world import SimWorld

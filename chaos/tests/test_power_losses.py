@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from chaos.checks.log_folders import (
+from chaos.checks.log.log_folders import (
     contradictions,
     false_claims,
     folder_of,

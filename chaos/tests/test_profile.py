@@ -1,6 +1,6 @@
 """The profile of a search: it reports the parts and the kinds of events, and changes nothing that is played."""
 
-from chaos.checks.replication import NoAckedLost
+from chaos.checks.replication.committed_records import NoAckedLost
 from chaos.search.profile import Profile
 from chaos.sim.machine import Machine
 from chaos.sim.one_seed import play_seed

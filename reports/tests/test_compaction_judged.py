@@ -40,8 +40,8 @@ from reports.tests.ledger import END_US, EXPECTATIONS, SHAPE
 from reports.verdict import Verdict
 
 pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.timeout(1800)]
-"""The simulator's checks have the same tests in seconds (chaos/tests/test_compacted_topics.py). Here each history is
-judged as a run of its own, which takes Spark minutes in all."""
+"""The simulator's checks have the same tests in seconds (chaos/checks/reads_and_writes/tests/test_compacted_topics.py).
+Here each history is judged as a run of its own, which takes Spark minutes in all."""
 
 TOPIC, PLAIN, TXN = "table", "producer-0", "transactional-0"
 FOLLOWER, COMMITTED, UNCOMMITTED = "follower", "final-c", "final"

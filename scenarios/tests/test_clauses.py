@@ -206,5 +206,5 @@ def test_kill_is_stale_after_many_commits_to_its_room(
 
 
 def test_only_tests_of_the_broker_and_its_client_are_its_own() -> None:
-    tests = ("reference_broker/log/tests/test_a.py::test_one", "chaos/tests/test_check.py::test_two")
+    tests = ("reference_broker/log/tests/test_a.py::test_one", "chaos/checks/tests/test_check.py::test_two")
     assert replace(BUILT, tests=tests).own_tests == tests[:1]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, QuorumCheck, Settings, Violation
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.fetch_model import FetchModel
-from chaos.checks.quorum_view import QuorumView
-from chaos.checks.replica_view import ReplicaView
+from chaos.checks.quorum.quorum_view import QuorumView
+from chaos.checks.replication.replica_view import ReplicaView
+from chaos.checks.sessions.fetch_model import FetchModel
 from chaos.checks.suite import check_kinds
 from chaos.hooks.trace import PassiveHook
 from chaos.live.node_side.node_protocol import BROKEN, LOOKED, Evidence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from chaos.checks.batches import BatchIdentity
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.quorum_view import Member, QuorumView, Seen
+from chaos.checks.log.batches import BatchIdentity
+from chaos.checks.quorum.quorum_view import Member, QuorumView, Seen
 from chaos.hooks.trace import PassiveHook, TraceRecorder
 from reference_broker.core.events import Effect, Event
 from reference_broker.ports.node_ports import Now

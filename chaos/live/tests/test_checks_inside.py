@@ -5,9 +5,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from chaos.checks.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from chaos.live.node_side.checks_inside import ChecksInside, NodeCheckReports
 from chaos.live.node_side.instrumentation import NodeInstrumentation
-from chaos.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.replication.partitions import Partition

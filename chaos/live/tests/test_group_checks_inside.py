@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.metadata_epoch import SwitchRespected
-from chaos.live.node_side.checks_inside import ChecksInside
-from chaos.live.tests.test_checks_inside import FakePipe
-from chaos.tests.check_context import check_context, note_row
-from chaos.tests.kafka_messages import offset_commit_request, offset_commit_response
-from chaos.tests.stub_node import (
+from chaos.checks.metadata.metadata_epoch import SwitchRespected
+from chaos.checks.tests.check_context import check_context, note_row
+from chaos.checks.tests.kafka_messages import offset_commit_request, offset_commit_response
+from chaos.checks.tests.stub_node import (
     StubBroker,
     StubCoordinator,
     StubImages,
@@ -20,6 +18,8 @@ from chaos.tests.stub_node import (
     image_of,
     node_partitions,
 )
+from chaos.live.node_side.checks_inside import ChecksInside
+from chaos.live.tests.test_checks_inside import FakePipe
 from reference_broker.core.events import Reply, Request
 from reference_broker.groups.group import Group, Member
 from reference_broker.ports.node_ports import Now

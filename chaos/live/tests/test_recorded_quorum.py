@@ -6,8 +6,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from chaos.checks.batches import BatchIdentity
-from chaos.checks.quorum_view import Seen
+from chaos.checks.log.batches import BatchIdentity
+from chaos.checks.quorum.quorum_view import Seen
 from chaos.live.node_side.quorum_recorder import ROW, RecordedState
 from chaos.live.recorded_quorum import CONVERGES_LIMIT_US, RecordedQuorum, is_recorded, recorded_kinds
 from reports.manifest import CheckResult

@@ -1,0 +1,1 @@
+"""Logs of partitions: their bytes, files, producers and compaction."""

@@ -1,0 +1,1 @@
+"""Replicas of partitions, their leaders and in-sync replicas."""

@@ -1,0 +1,1 @@
+"""Requests and responses of any API: each response in time, draft versions, forged requests."""

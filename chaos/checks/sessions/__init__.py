@@ -1,0 +1,1 @@
+"""Fetch sessions, and what Fetch responses contain (KIP-227)."""

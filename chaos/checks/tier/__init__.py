@@ -1,0 +1,1 @@
+"""Remote segments (KIP-405)."""

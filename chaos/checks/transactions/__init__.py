@@ -1,0 +1,1 @@
+"""Transactions, their coordinators and markers."""
