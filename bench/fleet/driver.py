@@ -44,11 +44,11 @@ def clock() -> Now:
 
 @dataclass(slots=True)
 class InFlight:
-    """A request without a response. ``deadline_s`` is on the monotonic clock."""
+    """A request without a response."""
 
     connection: Connection
     sent: EncodedRequest
-    deadline_s: float
+    deadline_s: float  # on the monotonic clock
 
 
 class BlockingDriver:

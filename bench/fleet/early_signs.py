@@ -18,12 +18,12 @@ MAX_SPANS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets first to last, at which one writer's values lie. A value's number is its offset plus ``shift``."""
+    """A range of offsets that contains one writer's values."""
 
-    first: int
-    last: int
+    first: int  # first offset
+    last: int  # last offset
     writer: str
-    shift: int
+    shift: int  # number of a value minus its offset
 
     def agrees(self, other: "Span") -> bool:
         return (self.writer, self.shift) == (other.writer, other.shift)

@@ -47,11 +47,11 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one client. ``few`` and ``many`` are its two runs."""
+    """Cost of one client."""
 
     work: str
-    few: Ran
-    many: Ran
+    few: Ran  # its run with few records
+    many: Ran  # its run with many records
 
     @property
     def first_million_s(self) -> float:

@@ -24,10 +24,10 @@ NO_DIFFERENCE: Final = "no difference shown"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One target's run of a workload. ``search`` is None unless the maximum sustainable rate was looked for."""
+    """One target's run of a workload."""
 
     result: LoadResult
-    search: Sustained | None = None
+    search: Sustained | None = None  # the search for the maximum sustainable rate; None: there was none
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ def curves_of(entries: Sequence[Entry]) -> list[Series]:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a run. ``value`` returns None where it was not measured, or too few samples are behind it."""
+    """A figure of a run."""
 
     name: str
     unit: str
     less_is_better: bool
-    value: Callable[[Entry], float | None]
+    value: Callable[[Entry], float | None]  # returns None if it was not measured, or from too few samples
     exact_to: float = 0.0  # as a share
     exact_to_unit: float = 0.0  # in the figure's unit
     decimals: int = 0
@@ -232,13 +232,13 @@ COMPARED: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One figure of one series. ``ratio`` compares it with the base; None for the base, or if it cannot be shown."""
+    """One figure of one series."""
 
     figure: Figure
     interval: Interval | None  # None: not measured
     values: tuple[float, ...] = ()  # of the runs
     base_values: tuple[float, ...] = ()
-    ratio: Ratio | None = None
+    ratio: Ratio | None = None  # to the base; None for the base, or if it cannot be shown
     is_at_least: bool = False  # a search ended before a rate that is not sustained was found
     beyond: float | None = None  # the rate that the only search found not to be sustained
 
@@ -280,10 +280,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """All figures of one series. ``base`` is the name of the series with which it is compared; empty for the base."""
+    """All figures of one series."""
 
     series: Series
-    base: str
+    base: str  # name of the series with which it is compared; empty for the base
     estimates: tuple[Estimate, ...]  # in the order of FIGURES
 
 

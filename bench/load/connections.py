@@ -37,11 +37,11 @@ class ConnectionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The end of one connection's start. ``error`` is the reason why it failed."""
+    """The result of opening one connection."""
 
     due_us: int
     end_us: int
-    error: str | None = None
+    error: str | None = None  # the reason why it failed
 
 
 def connection_plans(topics: Sequence[str], connections: int, per_s: float) -> list[ConnectionPlan]:

@@ -238,24 +238,23 @@ def _is_stopped(pid: int) -> bool:
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Rates and latencies of the seconds from ``first`` to before ``end``."""
+    """Rates and latencies of consecutive seconds."""
 
-    first: int
-    end: int
+    first: int  # the first second
+    end: int  # the second after the last
     acknowledged_per_s: float
     read_per_s: float
     p99_ms: float  # of the response latency
 
 
 class FaultFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a fault. ``recovered_s`` counts from the fault; -1: the load did not recover before the next fault or
-    the end of the measurement."""
+    """The cost of a fault."""
 
     fired: FiredFault
     baseline: Span
     during: Span  # from the fault to the time at which the node was back
     recovery: Span  # from there to the end of the first good seconds, or to where they were no longer waited for
-    recovered_s: float
+    recovered_s: float  # since the fault; -1: not recovered before the next fault or the end of the measurement
 
     @property
     def sentence(self) -> str:

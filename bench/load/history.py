@@ -34,10 +34,10 @@ Key = tuple[str, str, int, str]
 
 @dataclass(slots=True)
 class Spans:
-    """The spans of one client. ``subscription`` is -1 for a producer. Times are since the start of the load."""
+    """The spans of one client. Times are since the start of the load."""
 
     client: str
-    subscription: int
+    subscription: int  # -1 for a producer
     rows: list[Row]  # of the worker; what is complete goes there
     _number: int = 0
     _open: dict[Key, LoadSpan] = field(default_factory=dict)

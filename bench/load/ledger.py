@@ -116,18 +116,18 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Counts of records. ``acknowledged`` and ``lost`` count each subscription's own."""
+    """Counts of records."""
 
-    acknowledged: int
+    acknowledged: int  # summed over subscriptions, each with its own
     read: int
-    lost: int
+    lost: int  # summed over subscriptions, each with its own
     repeated: int
     reordered: int
     damaged: int
-    refused_but_read: int  # a producer was given an error that means "not written"
+    refused_but_read: int  # records that were read although the producer got an error that means "not written"
     first_lost: str = ""  # one sentence about the first range
-    unknown: int = 0  # whose producer does not know whether they are written, as all with acks=0
-    unread: int = 0  # of those: that were not read, which is no violation
+    unknown: int = 0  # records whose producer does not know whether they were written, as all with acks=0
+    unread: int = 0  # records of unknown outcome that were not read, which is no violation
 
     @property
     def is_clean(self) -> bool:

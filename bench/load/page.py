@@ -60,11 +60,11 @@ VIOLATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``comparison`` is a ratio in words, and ``word`` what it shows (``Estimate.word``)."""
+    """A cell of the comparison."""
 
     text: str
-    comparison: str = ""
-    word: str = ""
+    comparison: str = ""  # a ratio in words
+    word: str = ""  # the result of the comparison (``Estimate.word``)
 
 
 @dataclass(frozen=True, slots=True)

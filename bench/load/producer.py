@@ -54,9 +54,9 @@ _CALL_US: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The plan of a producer. ``process`` is the writer of its values."""
+    """The plan of a producer."""
 
-    process: str
+    process: str  # the writer of its values
     partitions: tuple[TopicPartition, ...]
     value_bytes: int = 100
     batch_records: int = 150
@@ -66,14 +66,15 @@ class LoadPlan:
     acks: int = -1
     idempotent: bool = True
     compression: Compression = Compression.NONE
-    keys: int = 0  # how many keys take turns in each partition; 0: records have no key
+    keys: int = 0  # number of keys used in turn in each partition; 0: records have no key
     padding: bytes = b""  # what values repeat behind their proof
     request_timeout_ms: int = 30_000
     delivery_timeout_us: int = 120_000_000
     transaction: "TransactionPlan | None" = None
     sizes: tuple[int, ...] = ()  # of values, which take turns by sequence; empty: all have ``value_bytes``
     headers: tuple[HeaderPair, ...] = ()  # of each record
-    stamps_due_time: bool = False  # a batch's timestamp is the time at which it was due, not that of its making
+    stamps_due_time: bool = False
+    """Whether timestamps of batches are the times at which they were due, not those of their creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,10 @@ class LoadBatch:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A batch whose end is known. ``kind`` is ok, fail or info, as in the history, or aborted: by the plan."""
+    """A batch whose outcome is known."""
 
     where: TopicPartition
-    kind: str
+    kind: str  # ok, fail or info, as in the history, or aborted (as planned)
     error: str | None
     first_sequence: int
     count: int

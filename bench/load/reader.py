@@ -42,11 +42,11 @@ _CALL_US: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The plan of a reader. All partitions are read from ``from_offset`` on."""
+    """The plan of a reader."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
-    from_offset: int = 0
+    from_offset: int = 0  # offset at which each partition is read first
     max_wait_ms: int = 100
     min_bytes: int = 1
     max_bytes: int = 50 * 2**20
@@ -62,7 +62,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One partition of a response. ``error`` is Kafka's name; then nothing was taken."""
+    """One partition of a response."""
 
     where: TopicPartition
     spans: Sequence[ValueSpan]
@@ -70,7 +70,7 @@ class Taken:
     size_bytes: int
     high_watermark: int
     at_us: int  # monotonic
-    error: str | None = None
+    error: str | None = None  # Kafka's name of the error; then no records were read
 
 
 @dataclass(slots=True)

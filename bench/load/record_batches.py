@@ -36,10 +36,10 @@ _BODY: Final = Struct(">Bq")
 
 
 class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of values: uniform from ``min`` to ``max``, or each of ``weights`` with its weight."""
+    """Sizes of values: uniformly distributed between two limits, or drawn by weight."""
 
-    min: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0
-    max: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0
+    min: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0  # in bytes
+    max: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0  # in bytes
     weights: dict[int, float] = msgspec.field(default_factory=dict)
     """The weight of each size, by size in bytes."""
 
@@ -83,10 +83,10 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class RecordHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Headers of each record: ``count`` of them, whose values have ``size`` bytes."""
+    """Headers of each record."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=100)]
-    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)] = 16
+    count: Annotated[int, msgspec.Meta(ge=1, le=100)]  # number of headers
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)] = 16  # bytes of a value
 
     @property
     def pairs(self) -> tuple[HeaderPair, ...]:

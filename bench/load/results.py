@@ -79,14 +79,14 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a workload on one target. Seconds from ``first`` to before ``end`` are those that count."""
+    """One run of a workload on one target."""
 
     workload: Workload
     target: str
     client: str = "native"  # the library of producers and readers
     acks: int = -1
-    first: int
-    end: int
+    first: int  # the first second that counts
+    end: int  # the second after the last that counts
     measures: Measures
     findings: Findings
     errors: dict[str, int]  # batches and fetches by error

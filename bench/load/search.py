@@ -29,11 +29,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """``rate`` is the highest that was sustained, in records a second; 0 if none was. ``beyond`` is the lowest that was
-    not; None if the search ended before one was found."""
+    """The result of a search for the maximum sustainable rate."""
 
-    rate: float
-    beyond: float | None
+    rate: float  # the highest sustained rate, in records a second; 0: none
+    beyond: float | None  # the lowest rate that was not sustained; None: the search ended before it found one
     steps: tuple[Step, ...]
     generator_was_the_limit: bool
 

@@ -57,12 +57,12 @@ _LENGTH_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """``partitions`` of any topic. A Fetch gets ``read_batches`` batches for each partition."""
+    """The plan of a sink, which has any topic."""
 
-    partitions: int = 16
+    partitions: int = 16  # number of partitions of each topic
     value_bytes: int = 100
     batch_records: int = 150
-    read_batches: int = 32
+    read_batches: int = 32  # batches for each partition in a Fetch response
     sizes: MessageSizes | None = None  # None: all values have ``value_bytes``
     headers: RecordHeaders | None = None
 

@@ -22,12 +22,12 @@ LOG: Final = "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """Brokers that take a load. ``cluster`` is None for those that run elsewhere."""
+    """Brokers that take a load."""
 
     name: str
     bootstrap: Sequence[tuple[str, int]]
-    cluster: PeerCluster | None
-    folder: Path | None = None  # has the brokers' data; None if nobody here knows it
+    cluster: PeerCluster | None  # None for brokers that run elsewhere
+    folder: Path | None = None  # the brokers' data; None: not known
     links: ClientLinks | None = None  # between clients and nodes, for faults
 
     @property

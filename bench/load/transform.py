@@ -47,10 +47,10 @@ _PLACING_WAIT_US: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """``source`` is read by a group, and ``sink`` is written in transactions. Their partitions have the same order."""
+    """The plan of a transform. The partitions of source and sink have the same order."""
 
-    source: ReadPlan
-    sink: LoadPlan
+    source: ReadPlan  # read by a group
+    sink: LoadPlan  # written in transactions
 
 
 class _Source(GroupLoadReader):

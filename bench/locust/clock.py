@@ -25,11 +25,11 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Round(NamedTuple):
-    """A question to the master. ``sent_us`` and ``received_us`` are times of the own clock."""
+    """A request to the master for its time."""
 
-    sent_us: int
+    sent_us: int  # time of the worker's clock
     master_us: int
-    received_us: int
+    received_us: int  # time of the worker's clock
 
     @property
     def offset_us(self) -> int:
@@ -43,10 +43,10 @@ class Round(NamedTuple):
 
 
 class ClockOffset(msgspec.Struct, frozen=True):
-    """The offset of a worker's clock. Its end-to-end times are right to within ``error_us``."""
+    """The offset of a worker's clock."""
 
     offset_us: int = 0  # that was used: how far the master's clock is ahead
-    error_us: int = 0
+    error_us: int = 0  # limit of the error of the worker's end-to-end times
 
 
 SAME_CLOCK: Final = ClockOffset()

@@ -183,15 +183,14 @@ def copy_problems(source: Records, copy: Records) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One SIGKILL of the leader of a partition, and the application's progress before it, at it and after it.
-    ``unreplicated_bytes`` is how much longer its log was than those of its followers, if they were stopped first."""
+    """One SIGKILL of the leader of a partition."""
 
     partition: str
     node_id: int
-    before: int
-    at: int
-    after: int
-    unreplicated_bytes: int
+    before: int  # the application's progress before the kill
+    at: int  # its progress at the kill
+    after: int  # its progress after the kill
+    unreplicated_bytes: int  # how much longer its log was than those of its followers, if these were stopped first
 
     @property
     def fell_at_work(self) -> bool:
@@ -200,13 +199,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Killer:
-    """Kills nodes of a cluster while an application works. ``step`` is how much its progress must grow before and after
-    each kill: more than responses on their way could show."""
+    """Kills nodes of a cluster while an application works."""
 
     cluster: PeerCluster
     client: RetryingClient
     progress: Progress
-    step: int
+    step: int  # progress required before and after each kill; more than responses in flight could show
     limit_s: float = LIMIT_S
 
     def kill_leader(self, topic: str, partition: int, ahead: bool = False) -> Kill:

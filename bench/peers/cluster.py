@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PeerCluster:
-    """``members`` are all nodes. Each is broker and controller and listens on 127.0.0.1."""
+    """A cluster whose nodes are broker and controller, and listen on 127.0.0.1."""
 
     name: str
-    members: Sequence[BrokerNode]
+    members: Sequence[BrokerNode]  # all nodes
 
     @property
     def ports(self) -> list[int]:

@@ -37,11 +37,11 @@ class ProducerFigures:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFigures:
-    """The line of the consumer's tool. ``fetch_records_per_s`` leaves the time of the group's first rebalance out."""
+    """The output line of Kafka's consumer perf test."""
 
     records: int
     records_per_s: float
-    fetch_records_per_s: float
+    fetch_records_per_s: float  # without the time of the group's first rebalance
 
 
 def producer_command(

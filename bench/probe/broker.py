@@ -114,7 +114,7 @@ class Processes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker at ``address``."""
+    """The broker under test."""
 
     address: Address
     processes: Processes | None = None  # its processes, if the probe has started them

@@ -74,10 +74,9 @@ class Topic:
 
 @dataclass(slots=True)
 class Belongings:
-    """Resources that the cases of a run have made, so that they can be removed at the end. All names begin with
-    ``prefix``."""
+    """Resources that the cases of a run have created, so that they can be removed at the end."""
 
-    prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
+    prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")  # of all their names
     topics: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     unresponsive: set[int] = field(default_factory=set)  # APIs without a response while a case prepared

@@ -143,11 +143,11 @@ def measure_commits(bench: BenchRun) -> None:
 
 @dataclass(slots=True)
 class _CommitLoad:
-    """``commits`` has an encoded commit for each connection, of a group of its own. It is sent again and again."""
+    """A load of OffsetCommit requests."""
 
     cluster: PeerCluster
     connections: list[Connection]
-    commits: list[EncodedRequest]
+    commits: list[EncodedRequest]  # an encoded commit for each connection, each of its own group; sent repeatedly
 
     @classmethod
     def at(cls, cluster: PeerCluster, stack: ExitStack) -> "_CommitLoad":

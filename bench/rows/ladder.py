@@ -27,16 +27,17 @@ PARTITIONS_PER_TOPIC = 5_000
 
 @dataclass(slots=True)
 class LadderSession:
-    """One fetch session with ``partitions`` cached partitions, ready to be measured.
+    """One fetch session, ready to be measured.
 
-    Before each fetch of a block some partitions are appended to. Only the exchange over the socket is timed, without
-    encoding and decoding. So the time is the broker's own and that of one loopback round trip.
+    Before each fetch of a block, records are appended to some partitions. Only the exchange over the socket is timed,
+    without encoding and decoding, so the time is the broker's own plus one loopback round trip.
     """
 
     name: str
     """The broker's name."""
     port: int
     partitions: int
+    """Number of partitions in the session."""
     positions: list[int] = field(init=False)
     session_id: int = 0
     epoch: int = 0

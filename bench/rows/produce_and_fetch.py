@@ -153,14 +153,11 @@ def measure_records(bench: BenchRun) -> None:
 
 @dataclass(slots=True)
 class _Probe:
-    """Produces and fetches on one connection and one partition. ``end`` is the offset of the next record.
-
-    Every method raises PeerError.
-    """
+    """Produces and fetches on one connection and one partition. Each method raises PeerError."""
 
     name: str
     connection: Connection
-    end: int = 0
+    end: int = 0  # offset of the next record
 
     @classmethod
     def at(cls, cluster: PeerCluster) -> "_Probe":

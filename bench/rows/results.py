@@ -70,13 +70,13 @@ class Curve:
 
 @dataclass(slots=True)
 class Results:
-    """All that a run measured. ``missing`` holds the rows that could not be measured, and why."""
+    """All measurements of a run."""
 
     peer: str | None
     rows: list[ResultRow] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     curves: list[Curve] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # rows that could not be measured, with the reason
 
     def beside(
         self,

@@ -32,10 +32,10 @@ that is HOST:PORT, and for links by ``hosts`` it is the address without a port."
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """Folder, ports and addresses of one node. Its clients connect to ``port`` on 127.0.0.1."""
+    """Folder, ports and addresses of one node."""
 
     number: int
-    port: int
+    port: int  # port of clients on 127.0.0.1
     command: Sequence[str]
     prepare: Sequence[str]
     environment: Mapping[str, str]
@@ -77,10 +77,10 @@ class NodeLayout:
 
 @dataclass(slots=True)
 class ClusterLayout:
-    """The nodes of one cluster below ``folder``."""
+    """The nodes of one cluster."""
 
     chosen: Chosen
-    folder: Path
+    folder: Path  # contains the folders of all nodes
     voters: int = 0  # number of voters, which are the first nodes
     total: int = 0
     words: Mapping[str, str] = field(default_factory=dict)  # replace the file's own placeholders

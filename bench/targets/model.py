@@ -116,8 +116,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFile:
-    """One target: processes that we start (``node``), nodes that shell commands reach (``commands`` and ``addresses``),
-    or ``addresses`` alone."""
+    """One target: processes that the suite starts, nodes that are reached by shell commands, or addresses alone."""
 
     name: str
     title: str
@@ -125,17 +124,16 @@ class TargetFile:
     provider: str = ""  # a module of ``bench.targets.providers``, which has or makes what the command needs
     nodes: Annotated[int, whole(1, 9)] = 1  # number of nodes started by default
     lacks: Annotated[tuple[str, ...], texts(OFFERS, may_be_empty=True)] = ()
-    addresses: Words = ()
-    node: NodeFile | None = None
-    commands: Commands | None = None
+    addresses: Words = ()  # nodes that run already
+    node: NodeFile | None = None  # how the suite starts a node
+    commands: Commands | None = None  # shell commands for nodes that run elsewhere; they need ``addresses``
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A target as wanted by ``text``: this file, in this version (may be empty), with this number of nodes, which is 0
-    if Metadata must be fetched for it."""
+    """A target as the user chose it."""
 
-    text: str
+    text: str  # the argument of --target
     file: TargetFile
-    version: str
-    nodes: int
+    version: str  # may be empty
+    nodes: int  # 0 if Metadata must be fetched for it

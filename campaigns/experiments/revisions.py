@@ -254,7 +254,7 @@ SLOTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RevisionVariant:
-    """One kind of fetcher. No stock client resends, so those that do are ``apart``."""
+    """One kind of fetcher."""
 
     name: str
     revision: str
@@ -262,7 +262,7 @@ class RevisionVariant:
     version: int
     behaviour: str = "refetching"
     """One of BEHAVIOURS."""
-    apart: bool = False
+    apart: bool = False  # whether it is listed separately, as those that resend are: no stock client does
 
 
 VARIANTS: Final = (
@@ -302,10 +302,10 @@ TROUBLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RevisionSize:
-    """``partitions`` are those of a large session; a small one has half of them, and the topic half as many again."""
+    """The size of an experiment."""
 
     seconds: float = 150.0
-    partitions: int = 200
+    partitions: int = 200  # partitions of a large session; a small one has half of them, the topic half as many again
 
 
 WHOLE: Final = RevisionSize()
@@ -323,11 +323,11 @@ class RevisionRun:
 
 @dataclass(frozen=True, slots=True)
 class RevisionResult:
-    """``lost`` is the number of responses that were lost."""
+    """The result of one run."""
 
     part: RevisionRun
     outcome: Outcome
-    lost: int
+    lost: int  # number of lost responses
     counted: Counted
 
 

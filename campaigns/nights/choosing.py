@@ -23,10 +23,10 @@ MAX_RED_SEEDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Plays of one scenario in one night. ``nights_ago`` is 0 tonight."""
+    """Plays of one scenario in one night."""
 
     scenario: str
-    nights_ago: int
+    nights_ago: int  # 0: tonight
     seeds: int
     reds: int
     played_s: float

@@ -38,11 +38,11 @@ _STANDARD_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a suite. ``peer`` is None unless something failed that the suite's file does not allow."""
+    """The result of a suite."""
 
     suite: Suite
     ours: Outcomes
-    peer: Outcomes | None = None
+    peer: Outcomes | None = None  # None unless something failed that the suite's file does not allow
 
     def count(self, outcome: SuiteOutcome) -> int:
         return sum(each is outcome for each in self.ours.values())

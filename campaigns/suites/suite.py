@@ -85,9 +85,9 @@ Outcomes: TypeAlias = Mapping[str, SuiteOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Text of the suite that names a fixed address. It is replaced in the fetched copy in the files of ``glob``."""
+    """Text of the suite that contains a fixed address, and is replaced in the fetched copy."""
 
-    glob: str
+    glob: str  # files in which it is replaced
     old: str
     new: str
 

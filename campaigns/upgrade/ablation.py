@@ -61,32 +61,28 @@ WAYS: dict[str, tuple[Way, bool]] = {
 
 
 class Figures(NamedTuple):
-    """The costs and errors of one way on one log.
-
-    The first four are of the newest closed segment, without any snapshot before it: the bytes that were read, the
-    seconds (the best of three), and the producers that the snapshot lacks or has wrongly. The others are those of all
-    closed segments in turn, and the number of snapshots that differ from the full replay.
-    """
+    """The costs and errors of one way on one log. The first four are of the newest closed segment, without any snapshot
+    before it; the others are of all closed segments in turn."""
 
     read_bytes: int
-    took_s: float
-    missing: int
-    wrong: int
+    took_s: float  # the best of three
+    missing: int  # producers that the snapshot lacks
+    wrong: int  # producers that the snapshot has with wrong values
     all_bytes: int
     all_s: float
     all_missing: int
     all_wrong: int
-    all_unequal: int
+    all_unequal: int  # snapshots that differ from the full replay
 
 
 @dataclass(frozen=True, slots=True)
 class AblationCase:
-    """``known`` producers are unexpired at the newest closed segment's end, or have an open transaction."""
+    """One log, measured in several ways."""
 
     wanted: WantedLog
     log_bytes: int
     segments: int
-    known: int
+    known: int  # number of producers that are unexpired at the newest closed segment's end, or have an open transaction
     figures: dict[str, Figures]
 
 

@@ -62,11 +62,11 @@ class OldPartition:
 
 @dataclass(frozen=True, slots=True)
 class OldDirectory:
-    """``cluster_id`` is empty if nobody wrote it down."""
+    """A log directory of an older Kafka."""
 
     path: Path
     broker_id: int
-    cluster_id: str
+    cluster_id: str  # empty if it is not recorded
     partitions: Sequence[OldPartition]
 
     @property

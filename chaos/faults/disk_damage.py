@@ -32,10 +32,11 @@ _ALPHABET = f"{string.ascii_letters}{string.digits}-_".encode()
 
 
 class Flip(NamedTuple):
-    """``bit`` is counted from the start of the file."""
+    """One flipped bit of a file."""
 
     path: str
     bit: int
+    """Number of the bit, counted from the start of the file."""
 
     def __str__(self) -> str:
         return f"bit {self.bit % 8} of byte {self.bit // 8} of {self.path}"

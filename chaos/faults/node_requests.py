@@ -55,13 +55,14 @@ NO_METADATA = "no-metadata"
 
 
 class NodeRequest(NamedTuple):
-    """A request from one node to another. ``label`` is its name in the evidence."""
+    """A request from one node to another."""
 
     api_key: int
     api_version: int
     client_id: str
     body: Any
     label: str
+    """Name of the request in the evidence."""
 
 
 @dataclass(slots=True)
@@ -159,12 +160,14 @@ _READERS: dict[str, Callable[[object], messages.Vote | messages.EpochRequest | N
 
 @dataclass(slots=True)
 class Forger:
-    """Forges requests to the node ``target`` in the name of another of the ``voters``."""
+    """Forges requests to a node in the name of another voter."""
 
     recorded: Recorded
     cluster_id: str
     voters: tuple[int, ...]
+    """IDs of all voters."""
     target: int
+    """ID of the node that receives the requests."""
     random: Random
 
     def requests(self) -> list[NodeRequest]:

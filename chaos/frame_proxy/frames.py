@@ -100,11 +100,12 @@ _FIRST_FLEXIBLE_PRODUCE: Final = 9
 
 
 class Label(NamedTuple):
-    """Facts about a request. ``gets_response`` is false for a produce request with acks=0."""
+    """Facts about a request."""
 
     header: RequestHeader
     tag: Tag
     gets_response: bool
+    """False for a Produce request with acks=0."""
 
 
 def label_of(frame: memoryview, raw: RawFrame | None = None) -> Label:

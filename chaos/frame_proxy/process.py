@@ -38,12 +38,7 @@ LOOK_EVERY_S = 0.05
 
 
 class Spec(msgspec.Struct):
-    """The specification of the process. A field without a note is as in ProxyPlan.
-
-    The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes' responses are
-    played on the ``pairs``, all others before the ``nodes``. Our own nodes play faults at the responses of others
-    themselves.
-    """
+    """The specification of the process. A field without a note is as in ProxyPlan."""
 
     nodes: list[tuple[int, str, int]] = []
     """ID, and host and port as advertised; rules know a node by its place here."""
@@ -51,15 +46,20 @@ class Spec(msgspec.Struct):
     pairs: list[LinkPair] = []
     """The links between nodes."""
     scenario: str = ""
+    """Path of the scenario whose rules are played. Rules with a link, and rules at other nodes' responses, are played
+    on the ``pairs``; all others are played in front of the ``nodes``. Nodes of the reference broker inject faults at
+    the responses of other nodes themselves."""
     seed: int = 1
+    """Determines the rules' random choices."""
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
     external_faults: list[str] | None = None
-    """Names of those that are played in front of a target; None: of our nodes."""
+    """Names of the faults that are played in front of an external target. None: the nodes belong to the reference
+    broker."""
     roles_are_reported: bool = False
     processes: dict[int, int | str] = {}
-    """The order ``processes`` names those of nodes that were started again."""
+    """Process ID of each node. The order ``processes`` updates those of restarted nodes."""
 
 
 class ProxyProcess(Child):

@@ -31,23 +31,27 @@ MAX_FRONTS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedNode:
-    """``host`` and ``port`` are what the node advertises to clients. ``number`` is what rules call it, if not by its
-    ID."""
+    """The address that a node advertises to clients."""
 
     node_id: int
     host: str
     port: int
     number: int | None = None
+    """Number of the node in rules, if it differs from the ID."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPair:
-    """A link between two nodes: ``source`` dials ``listen`` and reaches ``target`` at ``upstream``, both HOST:PORT."""
+    """A link from one node to another, with the frame proxy between them."""
 
     source: int
+    """ID of the node that connects."""
     target: int
+    """ID of the node that it reaches."""
     upstream: str
+    """Address of the target, HOST:PORT."""
     listen: str = "127.0.0.1:0"
+    """Address to which the source connects, HOST:PORT."""
 
 
 @dataclass(frozen=True, slots=True)

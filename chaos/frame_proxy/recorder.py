@@ -27,12 +27,13 @@ LINES: Final = "frame_lines-0.jsonl"
 
 
 class Sent(NamedTuple):
-    """A request that went to the node. ``source`` is the node that sent it, or NOBODY for a client."""
+    """A request that was forwarded to the node."""
 
     seq: int
     at_us: int
     node: int
     source: int
+    """ID of the node that sent it, or NOBODY for a client."""
     connection: int
     label: Label
     request_bytes: int
@@ -165,15 +166,15 @@ AT_ONCE: Final = 1_000
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
-    """``number`` counts all entries from 1 on. ``at_us`` is when the request came, since the proxy's start.
-
-    ``what`` is ``response``, ``no_response`` (a produce request with acks=0), ``response_taken`` (by a rule), ``lost``
-    (the connection ended first), or the name of something else that happened; ``detail`` says more then. ``took_us`` is
-    the time from the request to the node's response."""
+    """One entry of the log of exchanges: a request with its response, or another event."""
 
     number: int
+    """Number of the entry, from 1 on."""
     at_us: int
+    """Time at which the request arrived, since the proxy's start."""
     what: str
+    """``response``, ``no_response`` (a Produce request with acks=0), ``response_taken`` (by a rule), ``lost`` (the
+    connection ended first), or the name of another event."""
     node: int
     connection: int
     api: str = ""
@@ -186,7 +187,9 @@ class Entry(msgspec.Struct, omit_defaults=True):
     response_bytes: int = 0
     error: str = ""
     took_us: int = 0
+    """Time from the request to the node's response."""
     detail: str = ""
+    """Describes an event that is not an exchange."""
 
 
 class RequestLog:

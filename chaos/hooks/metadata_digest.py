@@ -30,13 +30,16 @@ ROW = "metadata_image"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication. ``offset`` and ``epoch`` are those of the last record in the image. ``partitions`` counts those
-    of all topics."""
+    """One published image of the metadata."""
 
     offset: int
+    """Offset of the last record in the image."""
     epoch: int
+    """Leader epoch of that record."""
     topics: int
+    """Number of topics."""
     partitions: int
+    """Number of partitions of all topics."""
     digest: int
 
     def fields(self) -> dict[str, int | str]:

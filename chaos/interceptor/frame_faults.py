@@ -268,12 +268,15 @@ MAX_FRAME_BYTES = 64 << 20
 
 
 class Damaged(NamedTuple):
-    """A frame in which the byte at ``position`` was ``old`` and is ``new`` now."""
+    """A frame with one damaged byte."""
 
     frame: bytes
     position: int
+    """Index of the byte."""
     old: int
+    """Its original value."""
     new: int
+    """Its value now."""
 
     @property
     def detail(self) -> str:

@@ -8,12 +8,14 @@ from reference_broker.ports.disk import Buffer, Disk, UndoFailed
 
 
 class WriteFault(NamedTuple):
-    """The first ``kept`` bytes are written, then ``act`` is called. It may never return, or may raise DiskError. With
-    ``flips`` the lowest bit of the byte behind them is written wrong, which nobody notices."""
+    """A fault in the middle of a write."""
 
     kept: int
+    """Number of bytes that are written before the fault."""
     act: Callable[[], None]
+    """Called after those bytes. It may never return, or may raise DiskError."""
     flips: bool = False
+    """Whether the lowest bit of the next byte is written wrong, without an error."""
 
 
 BeforeWrite: TypeAlias = Callable[[str, int, int], WriteFault | None]

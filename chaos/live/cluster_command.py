@@ -40,9 +40,10 @@ FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """The content of the file. ``cluster_id`` is empty for a single node, which names itself in its meta.properties."""
+    """The content of ``cluster.json``."""
 
     cluster_id: str
+    """ID of the cluster. Empty for a single node, whose meta.properties has its ID."""
     nodes: int
 
 
@@ -147,19 +148,17 @@ EXIT_CRASH = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """The options of the command.
-
-    ``port`` is the clients' port of node 0, and the other nodes have the ports above it. 0 means any free ports.
-    ``toxiproxy`` puts a proxy on every directed link, clients to node and node to node. With ``restart`` a dead node is
-    started again after 2 s.
-    """
+    """The options of the command."""
 
     data: Path
     nodes: int = 1
     port: int = 0
+    """Clients' port of node 0; node N has the port N above it. 0: any free ports."""
     config: Mapping[str, str] = field(default_factory=dict)
     toxiproxy: bool = False
+    """Whether there is a proxy on each directed link, from clients to a node and from node to node."""
     restart: bool = False
+    """Whether a dead node is restarted after 2 s."""
 
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:

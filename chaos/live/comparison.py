@@ -34,13 +34,14 @@ OF_EPOCHS = (
 
 @dataclass(frozen=True, slots=True)
 class ComparedPlay:
-    """One of the runs. ``folder`` is the name of its folder. ``variant`` goes into the manifest. It is empty if the
-    runs differ in their revision, which the manifest names anyway."""
+    """One of the runs that are compared."""
 
     folder: str
+    """Name of the run's folder."""
     scenario: Scenario
     label: str
     variant: str = ""
+    """The manifest's ``variant``. Empty if the runs differ in their revision, which the manifest has anyway."""
 
 
 def plays_of(scenario: Scenario) -> list[ComparedPlay]:

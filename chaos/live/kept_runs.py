@@ -22,17 +22,15 @@ VERDICT = Path("report", "verdict.json")
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A folder with one run, or with several that are compared.
-
-    - ``stamp`` is when it was made (YYYYMMDD-HHMMSS), and orders runs.
-    - ``outcomes`` are those of its runs that have a verdict. It has none while it is in play.
-    - ``is_as_it_must``: each run PASSED, or FAILED with a planted mutant. No person needs to look at it.
-    """
+    """A folder with one run, or with several that are compared."""
 
     path: Path
     stamp: str
+    """Time at which it was made (YYYYMMDD-HHMMSS). Runs are ordered by it."""
     outcomes: tuple[str, ...]
+    """Outcomes of its runs that have a verdict; empty while a run is in progress."""
     is_as_it_must: bool
+    """Whether each run PASSED, or FAILED with a planted mutant, so that nobody needs to look at it."""
 
     @property
     def made(self) -> datetime:

@@ -14,13 +14,16 @@ ANY_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``dialler`` connects to ``node``. The dialler gets the address ``listen``, HOST:PORT. There ``proxy`` takes
-    connections and passes them on to the node."""
+    """A link from one side to a node, through a proxy."""
 
     dialler: Dialler
+    """The side that connects."""
     node: int
+    """ID of the node that it reaches."""
     listen: str
+    """Address to which the dialler connects, HOST:PORT."""
     proxy: LinkProxy
+    """Accepts connections at ``listen`` and forwards them to the node."""
     port: str = ""
     """The port's name, if there is a proxy for each of several ports."""
 
@@ -37,10 +40,11 @@ def link_name(dialler: Dialler, node: int, port: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A proxy between clients and a frame proxy. ``toxic`` notifies the frame proxy whether a toxic is on."""
+    """A proxy between clients and a frame proxy."""
 
     link: Link
     toxic: Callable[[bool], None]
+    """Notifies the frame proxy whether a toxic is on."""
 
 
 class Links:

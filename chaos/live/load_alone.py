@@ -32,22 +32,20 @@ END_LIMIT_S = 150.0
 
 @dataclass(frozen=True, slots=True)
 class LoadAlonePlan:
-    """The options of the command.
-
-    - ``seconds`` is how long the load lasts. 0 means as long as the scenario's.
-    - ``clients`` is the number of fetchers, in the proportions of the scenario's groups. 0 means the scenario's number.
-    - ``shape`` is step, spike or soak. If it is empty all clients run from start to end.
-    - ``page`` is the port of Locust's web page. 0 means no page: the load runs by itself.
-    """
+    """The options of the command."""
 
     out: Path
     target: str = REFERENCE
     seed: int = 1
     seconds: int = 0
+    """Duration of the load. 0: the scenario's."""
     clients: int = 0
+    """Number of fetchers, in the proportions of the scenario's groups. 0: the scenario's number."""
     workers: int = 2
     shape: str = ""
+    """step, spike or soak. Empty: all clients run from start to end."""
     page: int = 0
+    """Port of Locust's web page. 0: no page, the load runs by itself."""
 
 
 def drive(scenario: Scenario, plan: LoadAlonePlan, command: str, progress: Progress) -> RunFolder:

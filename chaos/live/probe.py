@@ -20,16 +20,18 @@ Outcome = Literal["responded", "silent", "closed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The result of a probe. ``pieces`` is the number of reads that the responses took. ``first_us`` and ``whole_us``
-    are the times from the send to the first and to the last byte of the responses, 0 if it did not come. ``limit_s`` is
-    its time limit."""
+    """The result of a probe."""
 
     outcome: Outcome
     response_bytes: int = 0
     pieces: int = 0
+    """Number of reads in which the responses arrived."""
     first_us: int = 0
+    """Time from the send to the first byte of the responses; 0 if none came."""
     whole_us: int = 0
+    """Time from the send to the last byte of the responses; 0 if it did not come."""
     limit_s: float = LIMIT_S
+    """Time limit of the probe."""
 
     def finding(self) -> str:
         if self.outcome == "responded":

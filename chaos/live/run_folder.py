@@ -165,10 +165,11 @@ def convert_spools(spools: Path, run_folder: Path) -> int:
 
 @dataclass(slots=True)
 class SpoolFollower:
-    """Converts the nodes' traces while they grow. ``read_bytes`` is its position in each spool."""
+    """Converts the nodes' traces to Parquet while they grow."""
 
     spools: Path
     read_bytes: dict[str, int] = field(default_factory=dict)
+    """Position in each spool, by its name."""
     parts: int = 0
 
     def take(self, run_folder: Path) -> None:

@@ -41,9 +41,10 @@ OnEvidence: TypeAlias = Callable[[int, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The plan of a run. The faults of ``scenario`` are those of the seed already."""
+    """The plan of a run."""
 
     scenario: Scenario
+    """The scenario with the seed's faults."""
     folder: RunFolder
     seed: int
     target: str

@@ -61,12 +61,14 @@ class Toxiproxy:
 
 @dataclass(frozen=True, slots=True)
 class LinkProxy:
-    """A proxy that takes connections at ``listen`` and passes them on to ``upstream``, both HOST:PORT."""
+    """A proxy of the Toxiproxy server."""
 
     server: Toxiproxy
     name: str
     listen: str
+    """Address at which it accepts connections, HOST:PORT."""
     upstream: str
+    """Address to which it forwards them, HOST:PORT."""
 
     def enable(self) -> None:
         self.server.call("post", f"/proxies/{self.name}", json={"enabled": True})

@@ -73,11 +73,13 @@ def mutant(
 
 @dataclass(slots=True)
 class Applied:
-    """An applied mutant. ``calls`` counts the calls of the replacement. ``undo`` restores the original."""
+    """An applied mutant."""
 
     mutant: Mutant
     undo: Callable[[], None]
+    """Restores the original."""
     calls: int = 0
+    """Number of calls of the replacement."""
 
 
 def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Applied:

@@ -46,16 +46,17 @@ FEW_SNAPSHOTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DifferKind:
-    """Two ways to play a script. With ``nodes`` 0 the seed decides how many nodes both have."""
+    """Two ways to play a script."""
 
     name: str
     left: Way
     right: Way
     words: tuple[str, str]
-    """what the two ways are called in a story"""
+    """names of the two ways in the description of a difference"""
     nodes: int = 0
+    """number of nodes of both ways; 0: the seed decides"""
     needs: Needs = field(default_factory=Needs)
-    """what its scripts have. What they lack is what its two ways may differ in."""
+    """features that its scripts have; they lack those in which the two ways may differ"""
 
     def ways(self, seed: int) -> tuple[Way, Way]:
         if self.left.nodes != self.right.nodes:

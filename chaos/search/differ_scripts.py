@@ -53,12 +53,13 @@ class Needs:
 
 @dataclass(slots=True)
 class ScriptDrawing:
-    """The model. ``topics`` has the number of partitions of each."""
+    """The model from which operations are drawn."""
 
     random: Random
     needs: Needs
     operations: list[Operation] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    """number of partitions of each topic"""
     producers: list[str] = field(default_factory=list)
     """idempotent ones"""
     open: dict[str, bool] = field(default_factory=dict)

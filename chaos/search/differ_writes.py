@@ -34,10 +34,11 @@ TRANSACTION_MS: Final = 800_000
 
 @dataclass(slots=True)
 class Producer:
-    """A producer of the script. ``transactional_id`` is empty for an idempotent one."""
+    """A producer of the script."""
 
     name: str
     transactional_id: str
+    """empty for an idempotent producer"""
     is_new: bool
     """whether it has the protocol of transaction.version 2, with which each transaction has an epoch of its own"""
     producer_id: int = -1

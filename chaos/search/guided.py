@@ -313,9 +313,10 @@ class CorpusEntry:
 
 @dataclass(slots=True)
 class Corpus:
-    """All kept recipes. With a ``folder`` each is a line of its ``corpus.jsonl`` as soon as it is kept."""
+    """All kept recipes."""
 
     folder: Path | None = None
+    """Folder of ``corpus.jsonl``, to which each kept recipe is appended at once; None: kept in memory only."""
     entries: list[CorpusEntry] = field(default_factory=list)
     seen: set[Feature] = field(default_factory=set)
     rounds: int = 0
@@ -398,11 +399,12 @@ def read_corpus(folder: Path) -> tuple[Corpus, list[Recipe]]:
 
 @dataclass(frozen=True, slots=True)
 class PlayedSchedule:
-    """One schedule that was played. ``is_new``: the corpus keeps it."""
+    """A schedule that was played."""
 
     recipe: Recipe
     verdict: SimVerdict
     is_new: bool
+    """Whether the corpus keeps it."""
 
 
 @dataclass(slots=True)

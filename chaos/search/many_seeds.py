@@ -22,10 +22,11 @@ SEEDS_EACH = 8
 
 @dataclass(frozen=True, slots=True)
 class SeedSearch:
-    """Many seeds of one scenario. ``verdicts`` are in the order of the seeds."""
+    """The result of many seeds of one scenario."""
 
     scenario: str
     verdicts: tuple[SimVerdict, ...]
+    """In the order of the seeds."""
     seconds: float
 
     @property

@@ -23,10 +23,12 @@ SHOWN = 3
 
 @dataclass(slots=True)
 class Tally:
-    """``by_scenario`` has the number of times by outcome and scenario; ``seeds`` the number of runs by scenario."""
+    """Counts of the decision points that plays reached."""
 
     by_scenario: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Number of times by outcome, then by scenario."""
     seeds: Counter[str] = field(default_factory=Counter)
+    """Number of runs by scenario."""
 
     def take(self, verdict: SimVerdict) -> None:
         """Add what one run reached."""

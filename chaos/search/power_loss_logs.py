@@ -52,14 +52,16 @@ BEGUN = "begun"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A batch of the script. ``number`` counts them. ``cut_at`` is how many had been written when it was truncated, or
-    -1. ``void_from``: a log that begins there or later was emptied, and no longer has anything of the batch."""
+    """A batch of the script."""
 
     number: int
+    """number of the batch, from the first one on"""
     offset: int
     data: bytes
     cut_at: int = -1
+    """number of batches written when it was truncated; -1 if it was not"""
     void_from: int = -1
+    """a log that starts at this offset or later was emptied, and has nothing of the batch any more"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,12 @@ _OFFSET_KEYS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class OwedNode:
-    """The acknowledged state. ``open_commit`` is the last commit that had no response yet."""
+    """The acknowledged state of the node."""
 
     commits: tuple[tuple[str, int], ...] = ()
     """the offset of each group in partition 0"""
     open_commit: tuple[str, int] | None = None
+    """the last commit without a response yet"""
     records: tuple[bytes, ...] = ()
     """the values of the records"""
     open_record: bytes | None = None

@@ -57,11 +57,12 @@ class Voter(Alone):
 
 @dataclass(frozen=True, slots=True)
 class OwedVoter:
-    """The state of a voter on which others rely. ``epoch`` is the largest in a response or request, ``vote`` the last
-    vote with its epoch."""
+    """The state of a voter on which others rely."""
 
     epoch: int = 0
+    """the largest epoch in a response or request"""
     vote: tuple[int, int] = (-1, -1)
+    """the last vote, with its epoch"""
     durable: tuple[tuple[int, bytes], ...] = ()
     """the batches below an offset that was sent as this node's own, or below the high watermark"""
     given: frozenset[bytes] = frozenset()
@@ -291,12 +292,14 @@ Content: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class OwedSnapshots:
-    """``end``: records below it were synced. ``held`` is the newest snapshot that the node relies on. ``partial`` has
-    a download and how many of its bytes were synced, since the next ones were requested."""
+    """The snapshots of a node on which others rely."""
 
     end: int = 0
+    """records below this offset were synced"""
     held: OffsetAndEpoch | None = None
+    """the newest snapshot on which the node relies"""
     partial: tuple[OffsetAndEpoch, int] | None = None
+    """a download, and how many of its bytes must have been synced because the next ones were requested"""
     contents: Mapping[int, Content] = field(default_factory=dict, compare=False)
     """the metadata before each offset, by a replay of all records"""
     leader: Replica | None = field(default=None, compare=False)

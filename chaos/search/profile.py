@@ -47,12 +47,14 @@ MOST = 25
 
 @dataclass(slots=True)
 class Profile:
-    """``parts`` holds the nanoseconds of each part without the parts that it calls, and ``kinds`` those of each kind of
-    event with all that it led to. ``counts`` says how often each came."""
+    """Time and number of calls of the parts of a play."""
 
     parts: Counter[str] = field(default_factory=Counter)
+    """nanoseconds of each part, without the parts that it calls"""
     kinds: Counter[str] = field(default_factory=Counter)
+    """nanoseconds of each kind of event, with all that it led to"""
     counts: Counter[str] = field(default_factory=Counter)
+    """number of calls or events of each"""
     whole_ns: int = 0
     _inner: list[int] = field(default_factory=lambda: [0])
     """by part under way: the time of the parts that it called"""

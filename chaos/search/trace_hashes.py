@@ -22,13 +22,14 @@ from scenarios.revisions import each_revision
 
 @dataclass(frozen=True, slots=True)
 class HashedPlay:
-    """One play and its verdict. ``broken`` holds the guarantees that it broke, sorted by name."""
+    """One play and its verdict."""
 
     scenario: str
     mutant: str
     seed: int
     verdict: str
     broken: tuple[str, ...]
+    """Violated guarantees, sorted by name."""
     events: int
     trace_hash: str
 

@@ -22,20 +22,20 @@ from reference_broker.ports.disk import Buffer, DiskError, FolderChanges, KnownF
 
 @dataclass(slots=True, eq=False)
 class File:
-    """One file.
-
-    ``durable`` <= len(content). ``cut`` is the least size since the last sync began. ``saved`` is the durable content
-    that a truncation or a rewrite replaced, until that is synced. ``rewrites`` counts truncations and rewrites.
-    ``failed`` has the ranges (start, end) that a failed sync covered. They can be read, but the disk does not have
-    them, even where they are below ``durable`` because a later sync has succeeded.
-    """
+    """One file."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: int = 0
+    """number of bytes from the start that survive a power loss; never more than the content"""
     cut: int = 0
+    """the smallest size since the last sync began"""
     saved: bytes | None = None
+    """the durable content that a truncation or a rewrite replaced, until that is synced"""
     rewrites: int = 0
+    """number of truncations and rewrites"""
     failed: list[tuple[int, int]] = field(default_factory=list)
+    """ranges (start, end) that a failed sync covered. They can be read but are not on the disk, even below ``durable``
+    after a later sync has succeeded."""
 
     @property
     def written_durable(self) -> int:
@@ -64,28 +64,34 @@ class File:
 
 
 class NameChange(NamedTuple):
-    """One change of a folder. ``sets`` maps a name to its new file or folder, or to None if it is removed."""
+    """One change of a folder."""
 
     number: int
     sets: tuple[tuple[str, "Node | None"], ...]
+    """the new file or folder of each name; None if the name is removed"""
 
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """``names`` is what can be seen, ``durable`` what a power loss leaves in any case. ``changes`` lie between them."""
+    """One folder."""
 
     names: "dict[str, Node]" = field(default_factory=dict)
+    """the entries that processes see"""
     durable: "dict[str, Node]" = field(default_factory=dict)
+    """the entries that remain after any power loss"""
     changes: list[NameChange] = field(default_factory=list)
+    """changes that lead from ``durable`` to ``names``, in order"""
 
 
 @dataclass(slots=True, eq=False)
 class FolderSync:
-    """The sync of one folder. It covers the first ``changes`` changes of which the process knows in ``known``."""
+    """A running sync of one folder."""
 
     folder: Folder
     known: KnownFolder
+    """the entries and changes that the process knows"""
     changes: int
+    """number of those changes that it covers, from the first on"""
 
 
 Node: TypeAlias = File | Folder

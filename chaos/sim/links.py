@@ -27,31 +27,34 @@ CLIENTS = -1
 
 @dataclass(slots=True)
 class Direction:
-    """One direction of a link.
-
-    ``cuts`` counts the faults that cut it now. A delay drawn from the range ``extra_us`` is added to each message.
-    ``held`` is what arrived while the direction was cut, in order.
-    """
+    """One direction of a link."""
 
     cuts: int = 0
+    """number of faults that cut it now"""
     extra_us: tuple[int, int] = (0, 0)
+    """range from which a delay is drawn for each message, in addition to the usual one"""
     breaks_frames: bool = False
     """the next frame does not get through whole: its connection is closed instead"""
     held: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
+    """messages that arrived while the direction was cut, in order"""
 
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """``source`` dials ``target``. ``up`` carries bytes from the source. A link that ``refuses`` takes no new
-    connections."""
+    """A link from one machine to another, or from the clients to a machine."""
 
     agenda: Agenda
     random: Random
     up: Direction = field(default_factory=Direction)
+    """carries bytes from the source to the target"""
     down: Direction = field(default_factory=Direction)
+    """carries bytes from the target to the source"""
     refuses: bool = False
+    """whether new connections are refused"""
     source: int = CLIENTS
+    """the side that dials"""
     target: int = 0
+    """the side that is dialled"""
 
     def directions(self, which: str) -> list[Direction]:
         """Return the directions of a fault: ``upstream`` (requests), ``downstream`` (responses) or ``both``."""
@@ -121,12 +124,7 @@ class Caller(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection.
-
-    ``client_open`` and ``node_open`` say whether that side still has it open. With ``discards`` everything that the
-    node sends is lost. While ``busy`` the node works on a request, and ``waiting`` holds the requests that it gets
-    after that one. ``garbled`` is set once bytes to the client were damaged.
-    """
+    """One connection."""
 
     number: int
     client: Caller
@@ -134,13 +132,19 @@ class Connection:
     link: Link
     incarnation: int
     client_open: bool = True
+    """whether the client still has it open"""
     node_open: bool = False
+    """whether the node still has it open"""
     discards: bool = False
+    """whether everything that the node sends is lost"""
     busy: bool = False
+    """whether the node works on a request"""
     garbled: ReplyStream | None = None
+    """set once bytes to the client were damaged"""
     up_last_us: int = 0
     down_last_us: int = 0
     waiting: deque[Any] = field(default_factory=deque)
+    """requests that the node gets after the one that it works on"""
 
     def send_up(self, act: Callable[..., None], *args: Any) -> None:
         """Send from the client. ``act`` happens at the node when the message arrives."""

@@ -47,9 +47,10 @@ MARK: Final = "CRUCIBLE_ADAPTER_PROCESS"
 
 @dataclass(frozen=True, slots=True)
 class AdapterCommand:
-    """The command that starts an adapter. ``words`` are its words on the command line."""
+    """The command that starts an adapter."""
 
     words: str
+    """The command as the user wrote it."""
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
 

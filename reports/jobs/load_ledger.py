@@ -28,19 +28,21 @@ _LENGTH = "last - first + 1"
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:
-    """Counts of records. ``acknowledged`` and ``lost`` count each subscription's own."""
+    """Counts of records."""
 
     acknowledged: int = 0
+    """Summed over subscriptions, each with its own."""
     read: int = 0
     lost: int = 0
+    """Summed over subscriptions, each with its own."""
     repeated: int = 0
     reordered: int = 0
     damaged: int = 0
     refused_but_read: int = 0
     unknown: int = 0
-    """Whose producer does not know whether they are written."""
+    """Records whose producer does not know whether they were written."""
     unread: int = 0
-    """Of those: that were not read."""
+    """Records of unknown outcome that were not read."""
 
     @property
     def is_clean(self) -> bool:

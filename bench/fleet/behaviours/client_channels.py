@@ -80,13 +80,13 @@ C = TypeVar("C", bound=ChannelClient)
 
 @dataclass(slots=True)
 class ClientChannels(Generic[C]):
-    """The channels of one client. ``numbers`` yields the fleet client's channels that were not used yet."""
+    """The channels of one client."""
 
     consumer: C
     history: ChannelHistory
     journal: Journal
     settings: ClientSettings
-    numbers: Iterator[int]
+    numbers: Iterator[int]  # yields numbers of the fleet client's unused channels
     _by_name: dict[str, Channel] = field(default_factory=dict)
     _by_number: dict[int, Channel] = field(default_factory=dict)
 

@@ -44,9 +44,9 @@ REQUEST_LIMIT_US: Final = 3_000_000
 
 @dataclass(slots=True)
 class MetadataBoard:
-    """The board of all scripts about the same ``topics``."""
+    """Metadata that several scripts share."""
 
-    topics: tuple[str, ...]
+    topics: tuple[str, ...]  # topics of all of them
     update: MetadataUpdate | None = None  # the last response
     received_us: int = -1  # when it came; -1: never
     requested_us: int = -1  # when the last request was sent; -1: never, or it failed

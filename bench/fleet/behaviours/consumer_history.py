@@ -61,10 +61,10 @@ class Reads:
 
 @dataclass(slots=True)
 class Brought:
-    """One partition of a fetch response. ``producers`` holds (last offset, producer ID) of each batch."""
+    """One partition of a fetch response."""
 
     reads: Reads
-    producers: tuple[tuple[int, int], ...]
+    producers: tuple[tuple[int, int], ...]  # (last offset, producer ID) of each batch
 
     def producer_of(self, offset: int) -> int:
         return next((producer for last, producer in self.producers if offset <= last), -1)

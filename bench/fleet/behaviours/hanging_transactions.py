@@ -233,13 +233,13 @@ FIRST_COORDINATOR_EPOCH: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A producer with an open transaction, as the leader of ``where`` describes it."""
+    """A producer with an open transaction, as a partition leader describes it."""
 
-    where: TopicPartition
+    where: TopicPartition  # the partition
     producer_id: int
     producer_epoch: int
     start_offset: int
-    coordinator_epoch: int  # of its last marker there, or -1
+    coordinator_epoch: int  # that of the producer's last marker there, or -1
     last_timestamp_ms: int
 
 

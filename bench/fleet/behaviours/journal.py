@@ -95,18 +95,18 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One partition that is fetched. ``from_offset`` is the position at the beginning."""
+    """One partition that is fetched."""
 
     from_us: int
-    from_offset: int
+    from_offset: int  # the position at the beginning
 
 
 @dataclass(slots=True)
 class AssignmentBook:
-    """Records each assignment when it ends. ``running`` holds the assignments that have not ended."""
+    """Records each assignment when it ends."""
 
     journal: Journal
-    running: dict[TopicPartition, Assignment] = field(default_factory=dict)
+    running: dict[TopicPartition, Assignment] = field(default_factory=dict)  # assignments that have not ended
 
     def begin(self, partition: TopicPartition, offset: int) -> None:
         """The partition is fetched from now on. Nothing changes if it was fetched before."""

@@ -28,11 +28,11 @@ NO_VALUE: Final = -1
 
 
 class ObservedTopic(NamedTuple):
-    """One topic in one response. ``value`` is that of CONFIG_KEY, or NO_VALUE if no admin has set it."""
+    """One topic in one response."""
 
     partitions: int
     topic_id: str
-    value: int = NO_VALUE
+    value: int = NO_VALUE  # value of CONFIG_KEY; NO_VALUE if no admin has set it
 
 
 View: TypeAlias = dict[str, ObservedTopic]
@@ -51,10 +51,10 @@ class MetadataReaderPlan:
 
 @dataclass(slots=True)
 class Topics:
-    """One script's knowledge of the admins' topics, whose names begin with ``base``, and of the nodes."""
+    """One script's knowledge of the admins' topics and of the nodes."""
 
     script: ClusterScript
-    base: str
+    base: str  # prefix of the names of the admins' topics
     nodes: dict[int, NodeAddress] = field(default_factory=dict)
 
     def meet(self) -> Steps[bool]:

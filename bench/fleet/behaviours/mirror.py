@@ -27,10 +27,10 @@ from reports.rows import CopyRow
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """Copies what ``member`` reads to the same partitions in another cluster. An offset is committed once the target
-    has acknowledged the records before it."""
+    """Copies records to the same partitions of another cluster. An offset is committed once the target has acknowledged
+    the records before it."""
 
-    member: MemberPlan
+    member: MemberPlan  # the group member that reads the records
     target: ClientSettings  # how the other cluster is reached
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000

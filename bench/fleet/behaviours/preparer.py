@@ -22,12 +22,12 @@ CREATE_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """``config`` holds topic settings by Kafka's names."""
+    """A topic to create."""
 
     name: str
     partitions: int
     replicas: int = 1
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # topic settings by Kafka's names
 
 
 class TopicPreparer(ClusterScript):

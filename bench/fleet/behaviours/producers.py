@@ -120,14 +120,14 @@ the Java client and librdkafka; sarama, franz-go and aiokafka; KafkaJS and platf
 
 @dataclass(slots=True)
 class Slot:
-    """The records of one request. ``batch`` is None until a leader and a producer ID are known."""
+    """The records of one request."""
 
     operation: Operation
     where: TopicPartition
     first_sequence: int
     deadline_us: int
     count: int
-    batch: ProducerBatch | None = None
+    batch: ProducerBatch | None = None  # None until a leader and a producer ID are known
     records: bytes = b""
 
 

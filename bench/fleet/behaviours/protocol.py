@@ -52,23 +52,19 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """The connection could not be opened. ``reason`` is one word for the history: refused, timeout or unreachable."""
+    """The connection could not be opened."""
 
-    reason: str
+    reason: str  # one word for the history: refused, timeout or unreachable
     channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """The response to the request in flight. ``body`` is a value of wire.fetch or wire.produce, or of kio's latest
-    class.
+    """The response to the request in flight."""
 
-    Sizes are those of the frames with their length prefix. In the simulator they are 0, because it encodes nothing.
-    """
-
-    body: object
-    request_bytes: int = 0
-    response_bytes: int = 0
+    body: object  # a value of wire.fetch or wire.produce, or of kio's latest class
+    request_bytes: int = 0  # size of the frame with its length prefix; 0 in the simulator, which encodes nothing
+    response_bytes: int = 0  # likewise
     channel: int = 0
 
 

@@ -70,10 +70,10 @@ class ProducerHabits:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Values of this client in one partition, from number ``first_sequence`` on."""
+    """Consecutive values of this client in one partition."""
 
     delivery: Delivery
-    first_sequence: int
+    first_sequence: int  # number of the first value
 
 
 @dataclass(slots=True)
@@ -102,12 +102,12 @@ class Open:
 
 @dataclass(slots=True)
 class ProducerLife:
-    """One producer from its start to its end. ``is_fresh`` until its first transaction begins."""
+    """One producer from its start to its end."""
 
     producer: TransactionalProducer
     channels: ProducerChannels
     current: Open | None = None
-    is_fresh: bool = True
+    is_fresh: bool = True  # until its first transaction begins
 
 
 class TransactionalClient(ABC):
@@ -423,7 +423,7 @@ class TransactionalClient(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WriterPlan:
-    """The plan of one transactional writer. ``keys`` and the fields after it are as in ``KeyedRecords``."""
+    """The plan of one transactional writer."""
 
     habits: ProducerHabits
     partitions: tuple[TopicPartition, ...]
@@ -431,7 +431,7 @@ class WriterPlan:
     partitions_at_once: int = 2  # number of partitions in a transaction, in turn
     records_per_partition: int = 5
     record_bytes: int = 100
-    keys: int = 16
+    keys: int = 16  # this field and those after it are as in ``KeyedRecords``
     delete_percent: int = 0
     delete_retention_us: int = NOT_COMPACTED
 

@@ -65,12 +65,12 @@ class WildSession:
 
 @dataclass(frozen=True, slots=True)
 class WildFetch:
-    """One request. ``session`` is that of an incremental request."""
+    """One request."""
 
     node_id: int
     version: int
     body: FetchRequest
-    session: WildSession | None = None
+    session: WildSession | None = None  # the session of an incremental request; None for a full one
 
 
 class WildFetches:

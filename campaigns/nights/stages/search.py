@@ -46,10 +46,10 @@ hung."""
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Seeds of one scenario that a child plays. ``mutant`` is empty but for the canary."""
+    """Seeds of one scenario that a child process plays."""
 
     scenario: str
-    mutant: str
+    mutant: str  # empty except for the canary
     seeds: Sequence[int]
     is_replay: bool = False
 

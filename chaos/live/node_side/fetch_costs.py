@@ -18,8 +18,7 @@ _FETCH = int(ApiKey.FETCH)
 
 @dataclass(slots=True)
 class _PendingFetch:
-    """One fetch that has no response yet. ``spent_ns`` is its processor time so far. ``opens`` is whether it requests a
-    session."""
+    """A fetch that has no response yet."""
 
     client_id: str
     revision: str
@@ -27,7 +26,9 @@ class _PendingFetch:
     request_bytes: int
     named: int
     spent_ns: int
+    """Processor time spent on it so far."""
     opens: bool
+    """Whether it requests a session."""
 
 
 class FetchCosts:
