@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from reference_broker.apis.records.first_revision import FirstRevisionSession
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.ports.node_ports import Now
-from reference_broker.sessions.first_revision import FirstRevisionSession
 from reports.rows import FaultRow
 
 if TYPE_CHECKING:

@@ -8,18 +8,17 @@ from zlib import crc32
 
 from chaos.checks.log.batches import batches_of
 from chaos.mutants.mutant import Function, Mutant, mutant
+from reference_broker.apis.records.first_revision import FirstRevisionSession
 from reference_broker.ports.slicing import Sliced
 from reference_broker.sessions.fetch_session_cache import EvictableSession
-from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
-FIRST = "reference_broker.sessions.first_revision"
+FIRST = "reference_broker.apis.records.first_revision"
 READING = "reference_broker.apis.records.fetch_partition"
 FETCH = "reference_broker.apis.records.fetch"
-FIRST_FETCH = "reference_broker.apis.records.first_revision_fetch"
 LARGEST_EPOCH = 2**31 - 1
 ONLY_FINAL = ("final",)
 
@@ -326,7 +325,7 @@ def number_not_carried_over(original: Function, self: Any, sent: Any, marked: An
     return original(self, sent, omitted, partitions)
 
 
-@mutant(f"{FIRST_FETCH}:_lookup", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:_lookup", revisions=ONLY_FIRST)
 def incremental_served_without_session(original: Function, sessions: Any, request: Any, named_session: Any) -> Any:
     """An incremental request of an unknown session is served (G-4, G-10)."""
     if named_session is not None:
@@ -358,13 +357,13 @@ def incremental_responses_not_marked(original: Function, self: Any) -> int:
     return int(original(self)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
-@mutant(f"{FIRST_FETCH}:error_response", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:error_response", revisions=ONLY_FIRST)
 def errors_without_text(original: Function, error: Any, request: Any, session: Any) -> Any:
     """No error has a message beside it (G-9)."""
     return replace(original(error, request, session), error_string=None)
 
 
-@mutant(f"{FIRST_FETCH}:error_response", revisions=ONLY_FIRST)
+@mutant(f"{FIRST}:error_response", revisions=ONLY_FIRST)
 def rejected_sessions_called_closed(original: Function, error: Any, request: Any, session: Any) -> Any:
     """A rejection has session ID 0 although the session exists (G-9)."""
     return original(error, request, None)

@@ -18,13 +18,12 @@ queued  ``CachedPartition.queued`` and the            It had data to send at its
 Between two fetches a live partition that is not marked is watched, and one with available bytes is queued. A fetch that
 names no partition and finds none marked touches no partition.
 
-``FetchSession`` follows the accepted text of the KIP, its final revision, as Kafka does: a response has what differs
+The text of the KIP that was accepted is the *final* revision, and the one that Kafka has: a response has what differs
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
-request is refused. A partition that returned records moves to the end of the list.
+request is refused. A partition that returned records moves to the end of the list. (``apis.records.first_revision`` has
+the sessions of the KIP's first text, and lists what differs.)
 
-``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response. The
-sessions of the KIP's first text are in ``first_revision``, which overrides some
-methods of it; nothing is imported from there.
+``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -316,22 +315,12 @@ class SessionFetch(DelayedFetch, Protocol):
         ...
 
 
-class DataQueue(Protocol):
-    """The cached partitions that have data to send, in the order in which a response takes them: ``ListQueue``, or the
-    ring of the first revision."""
-
-    def push(self, cached: CachedPartition) -> None: ...
-
-    def take(self) -> CachedPartition | None:
-        """Take the next partition out of the queue, or return None if it is empty."""
-        ...
-
-    def clear(self) -> None: ...
-
-
 @dataclass(slots=True)
-class ListQueue:
-    """A heap by ``order``, lowest first. Entries of partitions that left or moved are dropped when they are taken."""
+class DataQueue:
+    """The cached partitions that have data to send, in the order in which a response takes them.
+
+    A heap by ``order``, lowest first. Entries of partitions that left or moved are dropped when they are taken.
+    """
 
     _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
 
@@ -342,6 +331,7 @@ class ListQueue:
             heapify(self._entries)
 
     def take(self) -> CachedPartition | None:
+        """Take the next partition out of the queue, or return None if it is empty."""
         return heappop(self._entries)[1] if self._entries else None
 
     def clear(self) -> None:
@@ -352,8 +342,9 @@ class ListQueue:
 class FetchSession:
     """A session. Every full fetch works on a candidate, a session without an ID, which the cache may then admit."""
 
+    # the constants of the revision
     revision: ClassVar[str] = "final"
-    """The revision of the KIP, in the trace."""
+    """The name in the trace."""
     largest_id: ClassVar[int] = 0x7FFFFFFF
     """Session IDs are random from 1 to this."""
     unknown_id: ClassVar[Error] = ErrorCode.fetch_session_id_not_found
@@ -400,7 +391,7 @@ class FetchSession:
     """The marked partitions, to be looked up before the next response. All others watch their Partition."""
     available_bytes: int = 0
     """The sum over all partitions that have data."""
-    _with_data: DataQueue = field(default_factory=ListQueue)
+    _with_data: DataQueue = field(default_factory=DataQueue)
     _last_order: int = 0
 
     @property

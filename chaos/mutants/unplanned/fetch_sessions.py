@@ -94,7 +94,7 @@ def changes_during_long_response_lost(original: Function, self: Any, broker: Any
     return original(self, broker, call)
 
 
-@mutant("reference_broker.sessions.first_revision:FirstRevisionSession.advance", revisions=("first",))
+@mutant("reference_broker.apis.records.first_revision:FirstRevisionSession.advance", revisions=("first",))
 def retransmission_sends_only_changes(original: Function, self: Any, request_epoch: int) -> None:
     """A repeated request gets what changed since its first response, and not the partitions of that response, which may
     be lost (G-6)."""

@@ -38,12 +38,12 @@ elsewhere say what follows from that.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, run_in_slices
+from reference_broker.apis.call import Call, callback, run_in_slices
 from reference_broker.apis.records.fetch_partition import (
     FetchParams,
     Lookup,
@@ -72,6 +72,9 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionDa
 MAX_SKIPPED_BATCHES = 256
 """Number of batch headers that one response reads only to find that the batch does not fit: about 5 ms. Without this
 limit, a fetch of tens of thousands of partitions would hold up all other clients for a second."""
+MAX_NAMED_PARTITIONS = 50_000
+"""Number of partitions that one request may name, since their entries are in memory until the response, and the next
+request of the session waits for it. A session may cache more, after several requests."""
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
@@ -515,8 +518,8 @@ class Fetch:
         """End the fetch with this top-level error, since the session can no longer serve it. Return False if nothing is
         sent: the fetch had its response already, or its connection is closed.
 
-        A parked fetch gets its error at once, so that no response has the ID of a session that does not exist (F-9; in
-        the first revision G-9). Kafka leaves it parked, and compares the epoch when it completes (``k01_fetch``).
+        A parked fetch gets its error at once, so that no response has the ID of a session that does not exist (F-9).
+        Kafka leaves it parked, and compares the epoch when it completes (``k01_fetch``).
         """
         if self.stage.is_over:
             return False
@@ -527,7 +530,7 @@ class Fetch:
         return True
 
     def _error_response(self, error_code: int) -> FetchResponse:
-        """Return the response with a top-level error. Another revision may have more in it."""
+        """Return the response with a top-level error."""
         return FetchResponse(int(error_code))
 
     def _connection_closed(self) -> None:
@@ -604,3 +607,30 @@ def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FetchSess
     candidate = broker.fetch_sessions.candidate(call.client_id, request.replica_id, with_ids)
     candidate.touch(broker.now)
     return candidate
+
+
+def count_named(request: FetchRequest) -> int:
+    """Return the number of partitions that a request names."""
+    count = 0
+    for topic in request.topics:
+        count += len(topic.partitions)
+    return count
+
+
+def defer_until_finished(
+    broker: Broker, call: Call, request: FetchRequest, handle: Callable[[Broker, Call, FetchRequest], None]
+) -> bool:
+    """Defer a request whose session has an unfinished fetch until that has ended, as if it arrived then. Return whether
+    it was deferred. ``handle`` is called even if the connection has closed, and then the request names nothing."""
+    session = broker.fetch_sessions.sessions.get(request.session_id)
+    if session is not None and session.fetch is not None and session.has_unfinished_fetch:  # Decision session-at-work
+
+        def drop_partitions() -> None:
+            """Release the memory of a request that gets no response."""
+            nonlocal request
+            request = replace(request, topics=[], forgotten=[])
+
+        call.on_closed(drop_partitions)
+        session.fetch.defer_request(callback(call, lambda: handle(broker, call, request)))
+        return True
+    return False

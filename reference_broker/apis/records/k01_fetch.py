@@ -19,31 +19,31 @@ Version notes:
 * v12: a fetcher that names its last fetched epoch gets the offset where its log diverges.
 * v13: topics are named by ID.
 * v16: the response has the addresses of leaders that are elsewhere.
-* v1000, v1002: the first revision of KIP-227's sessions, for consumers and for followers (``first_revision_fetch``).
+* v1000, v1002: the first revision of KIP-227's sessions, for consumers and for followers (``first_revision``).
 * v1001: a response has the offset below which tombstones may be gone (KIP-630's rejected alternative). A fetcher at the
   end of a partition gets a new marker with the next records.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
-from dataclasses import replace
-
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, callback
-from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, candidate_of
-from reference_broker.apis.records.first_revision_fetch import error_response, fetch_first
+from reference_broker.apis.call import Call
+from reference_broker.apis.records.fetch import (
+    MAX_NAMED_PARTITIONS,
+    TOPIC_IDS_FROM,
+    Fetch,
+    candidate_of,
+    count_named,
+    defer_until_finished,
+)
+from reference_broker.apis.records.first_revision import handle_first_revision
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import CLOSE_SESSION_EPOCH, FULL_EPOCH, FetchSession, SessionFetch
-from reference_broker.sessions.first_revision import FirstRevisionSession
+from reference_broker.sessions.fetch_session import CLOSE_SESSION_EPOCH, FULL_EPOCH, FetchSession
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
-
-MAX_NAMED_PARTITIONS = 50_000
-"""Number of partitions that one request may name, since their entries are in memory until the response, and the next
-request of the session waits for it. A session may cache more, after several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -56,28 +56,25 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
 
     ================================ ==================================================================================
     metadata log                     the quorum
+    v1000, v1002                     the first revision of sessions (``first_revision``)
     more than MAX_NAMED_PARTITIONS   INVALID_REQUEST
     session with an unfinished fetch the request is deferred until it ends
-    v1000, v1002                     the first revision of sessions
     session epoch 0                  a full fetch, which closes the session that it names and opens a new one
     session epoch -1                 a full fetch, which closes the session that it names and opens none
     any other session epoch          an incremental fetch of the session that it names
     ================================ ==================================================================================
 
-    Consumers and followers are served in the same ways. A response with a top-level error has session ID 0 in the final
-    revision. In the first revision it has the ID of the session, if that exists.
+    Consumers and followers are served in the same ways. A response with a top-level error has session ID 0.
     """
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
         return None
-    if _count_named(body) > MAX_NAMED_PARTITIONS:
-        return _refuse_too_many(broker, call, body)
-    session = broker.fetch_sessions.sessions.get(body.session_id)
-    if session is not None and session.fetch is not None and session.has_unfinished_fetch:  # Decision session-at-work
-        _defer_until_finished(session.fetch, broker, call, body)
-        return None
     if call.api_version in FIRST_REVISIONS:
-        return fetch_first(broker, call, body, lambda: handle(broker, call, body))
+        return handle_first_revision(broker, call, body)
+    if count_named(body) > MAX_NAMED_PARTITIONS:
+        return FetchResponse(ErrorCode.invalid_request)
+    if defer_until_finished(broker, call, body, _handle_deferred):
+        return None
     if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):  # Decision fetch-kind
         _fetch_all(broker, call, body)
         return None
@@ -87,19 +84,15 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
 API = Api.of(FetchRequest, handle)
 
 
-def _count_named(request: FetchRequest) -> int:
-    """Return the number of partitions that a request names."""
-    count = 0
-    for topic in request.topics:
-        count += len(topic.partitions)
-    return count
-
-
-def _refuse_too_many(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse:
-    error = ErrorCode.invalid_request
-    if call.api_version in FIRST_REVISIONS:
-        return error_response(error, request, broker.fetch_sessions.find(request.session_id, FirstRevisionSession))
-    return FetchResponse(error)
+def _handle_deferred(broker: Broker, call: Call, request: FetchRequest) -> None:
+    """Handle a deferred request. If its connection has closed, nothing of it is carried out but the end of the
+    session."""
+    if not call.closed:
+        response = handle(broker, call, request)
+        if response is not None:
+            call.respond(response)
+    elif request.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
+        _close_named_session(broker, request)
 
 
 def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
@@ -127,27 +120,6 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
     sessions.accept(session, request.session_epoch, broker.now)
     Fetch(broker, call, session, request).start()
     return None
-
-
-def _defer_until_finished(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
-    """Handle a request after the unfinished fetch of its session, as if it arrived then. If the connection closes
-    first, nothing of the request is carried out but the end of the session."""
-
-    def drop_partitions() -> None:
-        """Release the memory of a request that gets no response."""
-        nonlocal request
-        request = replace(request, topics=[], forgotten=[])
-
-    def handle_deferred() -> None:
-        if not call.closed:
-            response = handle(broker, call, request)
-            if response is not None:
-                call.respond(response)
-        elif call.api_version not in FIRST_REVISIONS and request.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
-            _close_named_session(broker, request)
-
-    call.on_closed(drop_partitions)
-    unfinished.defer_request(callback(call, handle_deferred))
 
 
 # Unlike Kafka

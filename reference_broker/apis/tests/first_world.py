@@ -1,7 +1,7 @@
 """Sessions of KIP-227's first revision: requests that tests of Fetch 1000 send, and state that they look at."""
 
+from reference_broker.apis.records.first_revision import FirstRevisionSession
 from reference_broker.apis.tests.fetch_world import FetchWorld
-from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 

@@ -5,11 +5,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from reference_broker.apis.records import fetch
+from reference_broker.apis.records import fetch, first_revision
 from reference_broker.apis.tests.fetch_machine import Fetching
 from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld
 from reference_broker.replication.partitions import Partition
-from reference_broker.sessions import fetch_session, first_revision
+from reference_broker.sessions import fetch_session
 from reference_broker.wire.fetch import FetchRequest
 
 

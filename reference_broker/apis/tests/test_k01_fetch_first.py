@@ -1,8 +1,12 @@
 """Fetch 1000, KIP-227's first revision: sequence numbers, retransmission, dirty numbers, rotation, flags, errors."""
 
+import re
+
 import pytest
 
-from reference_broker.apis.records import k01_fetch
+from reference_broker.apis.records import first_revision
+from reference_broker.apis.records.fetch import Fetch
+from reference_broker.apis.records.first_revision import FirstRevisionFetch, FirstRevisionSession
 from reference_broker.apis.tests.fetch_world import FetchWorld, names, partitions_of, two_topics
 from reference_broker.apis.tests.first_world import (
     DENIED,
@@ -15,6 +19,7 @@ from reference_broker.apis.tests.first_world import (
     outcome,
     session_of,
 )
+from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import ErrorCode
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
@@ -144,7 +149,7 @@ def test_partition_outside_session_is_rejected_and_session_unchanged(world: Fetc
 def test_request_with_too_many_partitions_is_rejected_with_session_id(
     world: FetchWorld, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
+    monkeypatch.setattr(first_revision, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.fetch_first(0, 0, {A0: 0}).response.session_id
     response = world.fetch_first(session_id, number, {A0: 0, A1: 0}).response
     assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, session_id, [])
@@ -252,3 +257,13 @@ def test_accepted_request_refreshes_all_cached_partitions(world: FetchWorld) -> 
     world.pass_ms(10)
     world.fetch_first(session_id, 9, replica_id=8)
     assert session.contact_us == before
+
+
+@pytest.mark.parametrize(("base", "derived"), [(FetchSession, FirstRevisionSession), (Fetch, FirstRevisionFetch)])
+def test_table_of_module_names_all_overridden_methods(base: type, derived: type) -> None:
+    (rows,) = re.findall(
+        rf"^``{base.__name__}``.*?\n=+ .*?\n(.*?)\n=", first_revision.__doc__ or "", re.DOTALL | re.MULTILINE
+    )
+    methods = {name for name, value in vars(derived).items() if callable(value) or isinstance(value, staticmethod)}
+    overridden = {name for name in methods if not name.startswith("__") and hasattr(base, name)}
+    assert re.findall(r"^``(\w+)``", rows, re.MULTILINE) == [name for name in vars(derived) if name in overridden]

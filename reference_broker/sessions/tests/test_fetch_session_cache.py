@@ -13,8 +13,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.sessions import fetch_session_cache
 from reference_broker.sessions.fetch_session import MIN_EVICTION_MS, FetchSession, next_epoch
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache, find_evictable
-from reference_broker.sessions.first_revision import FirstRevisionSession
-from reference_broker.wire.errors import DraftError, ErrorCode
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
 FOLLOWER, CONSUMER = 5, -1
@@ -366,14 +365,6 @@ def test_lookup_checks_id_then_epoch() -> None:
     assert lookup(session.session_id + 1, 2, FetchSession) is ErrorCode.fetch_session_id_not_found
     assert lookup(session.session_id, 2, FetchSession) is ErrorCode.invalid_fetch_session_epoch
     assert lookup(session.session_id, 1, FetchSession) is session
-
-
-@pytest.mark.clause("G-11", "G-10")
-def test_session_of_another_revision_is_not_found() -> None:
-    bench = Bench(3)
-    session = bench.made(1)
-    assert bench.cache.find(session.session_id, FirstRevisionSession) is None
-    assert bench.cache.lookup(session.session_id, 1, FirstRevisionSession) is DraftError.INVALID_FETCH_SESSION
 
 
 STEPS = st.lists(

@@ -9,7 +9,7 @@ from reference_broker.ports.slicing import Sliced
 
 CACHE = "reference_broker.sessions.fetch_session_cache"
 CACHED = "reference_broker.sessions.fetch_session:CachedPartition"
-FIRST = "reference_broker.sessions.first_revision:FirstRevisionSession"
+FIRST = "reference_broker.apis.records.first_revision:FirstRevisionSession"
 ONLY_FIRST = ("first",)
 
 

@@ -1,8 +1,43 @@
-"""Fetch sessions of the first revision, the first text of KIP-227's page: IDs and sequence numbers have 64 bits, and
-dirty numbers are compared.
+"""Fetch in the first revision of its sessions: the first text of KIP-227's page, in the private drafts 1000 and 1002.
 
-They are in the same slots as those of the final revision, for the private drafts of Fetch 1000 and 1002. What these do
-otherwise is in ``apis.records.first_revision_fetch``.
+``k01_fetch.handle`` sends these versions here; the rest of the broker serves the final revision. Both revisions share
+the slots for sessions. These methods are overridden, and described with their base class:
+
+=================== ========================================== =========================================================
+``FetchSession``    final revision                             first revision, request N
+=================== ========================================== =========================================================
+``is_epoch``        1 to 2^31-1                                1 or more; IDs have 64 bits, too
+``expects_epoch``   the next one                               the next one, or the last one again
+``accept``          raises the epoch                           the same, or prepares to repeat a response
+``empty``           drops the partitions                       the same, with their dirty numbers
+``mark``            the partition is looked up again           and dirty for the upcoming response
+``assess``          notes what is readable                     and raises the dirty number of data that had no room
+``response_flags``  none                                       INCREMENTAL_FETCH_RESPONSE, INCREMENTAL_FETCH_OK
+``take_marks``      begins a response                          and sets at which partition
+``place``           the order of the list                      by name and index, from N modulo their count on
+``reports``         what differs from what was last sent       what has a dirty number of N or more
+``response_sent``   prepares the next response                 and notes that N has its response
+``sent``            a partition with records moves to the end  its dirty number is settled, or N+1 if there is more
+``watch``           waits for the next change                  unless the partition is dirty for N+1
+=================== ========================================== =========================================================
+
+=================== ========================================== =========================================================
+``Fetch``           final revision                             first revision, request N
+=================== ========================================== =========================================================
+``_update_session`` adds, updates and forgets partitions       forgets none
+``_store_lookup``   stores the lookup                          and what was readable, whatever the limits
+``_lookup_to_read`` returns the lookup to read from            the same
+``_keep_session``   epoch 0 requests a session                 each full fetch does, and a large one is denied
+``_error_response`` has the error                              and the ID of an existing session, flags and a text
+=================== ========================================== =========================================================
+
+Besides:
+
+* A request that is repeated with its sequence number gets a response again, with at least the partitions of its first
+  one.
+* The response to a full request is in the request's order.
+* Records that a reader may not read yet count as beyond the log end.
+* v1002 is for followers, which name topic IDs and epochs and get the offsets where their logs diverge.
 """
 
 from bisect import bisect_left, insort
@@ -10,12 +45,32 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from reference_broker.apis.broker import Broker
+from reference_broker.apis.call import Call
+from reference_broker.apis.records.fetch import MAX_NAMED_PARTITIONS, Fetch, count_named, defer_until_finished
+from reference_broker.apis.records.fetch_partition import Lookup
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices, sort_in_slices
 from reference_broker.replication.partitions import Partitions
-from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Removed, is_lasting
-from reference_broker.wire.errors import DraftError, Error
-from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, INCREMENTAL_FETCH_RESPONSE, PartitionData
+from reference_broker.sessions.fetch_session import (
+    CachedPartition,
+    DataQueue,
+    FetchSession,
+    Removed,
+    SessionFetch,
+    is_lasting,
+)
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_OK,
+    INCREMENTAL_FETCH_RESPONSE,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +308,7 @@ def _name_and_index(cached: CachedPartition) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class RingQueue:
+class RingQueue(DataQueue):
     """Ordered by ``order`` from ``start`` on, then from the lowest again. Orders are unique.
 
     Taking and putting move the later places in memory: about a microsecond for 10,000 partitions with data.
@@ -276,3 +331,177 @@ class RingQueue:
 
     def clear(self) -> None:
         self._orders, self._by_order = [], {}
+
+
+def handle_first_revision(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
+    """Serve a request now or later, as ``k01_fetch.handle`` does. A top-level error has the ID of the session while
+    that exists."""
+    sessions = broker.fetch_sessions
+    named_session = sessions.find(request.session_id, FirstRevisionSession)
+    if count_named(request) > MAX_NAMED_PARTITIONS:
+        return error_response(ErrorCode.invalid_request, request, named_session)
+    if defer_until_finished(broker, call, request, _handle_deferred):
+        return None
+    if request.fetch_type == FULL_FETCH:
+        if request.session_epoch != 0 or (request.session_id != 0 and named_session is None):
+            sessions.count_not_found()
+            return error_response(DraftError.INVALID_FETCH_SESSION, request, named_session)
+        return _fetch_all(broker, call, request, named_session)
+    if request.fetch_type != INCREMENTAL_FETCH:
+        return error_response(ErrorCode.invalid_request, request, named_session)
+    session = _lookup(sessions, request, named_session)
+    if not isinstance(session, FirstRevisionSession):
+        return error_response(session, request, named_session)
+    if not _caches_all(session, request):
+        return error_response(ErrorCode.invalid_request, request, session)
+    if session.fetch is not None:
+        is_repeated = session.has_parked(request.session_epoch)
+        if not _end_parked(sessions, session, session.fetch, is_repeated=is_repeated):
+            return handle_first_revision(broker, call, request)
+    sessions.accept(session, request.session_epoch, broker.now)
+    FirstRevisionFetch(broker, call, session, request).start()
+    return None
+
+
+def _handle_deferred(broker: Broker, call: Call, request: FetchRequest) -> None:
+    if not call.closed:
+        response = handle_first_revision(broker, call, request)
+        if response is not None:
+            call.respond(response)
+
+
+def _fetch_all(
+    broker: Broker, call: Call, request: FetchRequest, session: FirstRevisionSession | None
+) -> FetchResponse | None:
+    """Make a new session if there is none and there is room. Otherwise replace the partitions of the session, which
+    keeps its ID and its number. Full requests have no number, so that an equal one is a repeated one."""
+    sessions = broker.fetch_sessions
+    if session is None:  # Decision first-full-session
+        session = candidate_of(broker, call, request)
+    else:
+        if session.fetch is not None:
+            is_repeated = isinstance(session.fetch, Fetch) and session.fetch.request == request
+            if not _end_parked(sessions, session, session.fetch, is_repeated=is_repeated):
+                return handle_first_revision(broker, call, request)
+        sessions.forget_refusal()
+        sessions.unregister(session.accept_full(broker.now))
+    FirstRevisionFetch(broker, call, session, request).start()
+    return None
+
+
+def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FirstRevisionSession:
+    """Make the session that a full fetch works on. The request may name topic IDs, but the session is by name."""
+    candidate = FirstRevisionSession(
+        broker.fetch_sessions.arrivals,
+        uses_topic_ids=False,
+        privileged=request.replica_id >= 0,
+        client_id=call.client_id,
+        replica_id=request.replica_id,
+        min_eviction_ms=broker.config.min_incremental_fetch_session_eviction_ms,
+    )
+    candidate.touch(broker.now)
+    return candidate
+
+
+def _lookup(
+    sessions: FetchSessionCache, request: FetchRequest, named_session: FirstRevisionSession | None
+) -> FirstRevisionSession | Error:
+    """Return the session of an incremental request, or a top-level error."""
+    # Decision session-denied
+    if named_session is not None and named_session.denied and named_session.is_epoch(request.session_epoch):
+        return DraftError.INCREMENTAL_FETCH_DENIED
+    return sessions.lookup(request.session_id, request.session_epoch, FirstRevisionSession)
+
+
+def _caches_all(session: FirstRevisionSession, request: FetchRequest) -> bool:
+    """Whether the session caches all partitions that the request names. For MAX_NAMED_PARTITIONS this takes 5 ms."""
+    cached, with_ids = session.partitions, session.uses_topic_ids
+    for topic in request.topics:
+        name = topic.topic_id if with_ids else topic.topic
+        for requested in topic.partitions:
+            if (name, requested.partition) not in cached:
+                return False
+    return True
+
+
+def _end_parked(
+    sessions: FetchSessionCache, session: FirstRevisionSession, parked: SessionFetch, *, is_repeated: bool
+) -> bool:
+    """End the parked fetch of a session that gets another request. Return whether the session may accept that now.
+
+    If the request is a repeated one, the parked fetch gets its response now with the data that there is, since either
+    of the two responses may be the one that arrives (G-3). It may go on in later events then, or a bug in it may close
+    the session.
+    """
+    if is_repeated:  # Decision overtaken-fetch
+        parked.respond()
+    else:
+        sessions.overtake(session, parked)
+    # Decision request-behind-parked
+    return not session.has_unfinished_fetch and sessions.sessions.get(session.session_id) is session
+
+
+@dataclass(slots=True, eq=False)
+class FirstRevisionFetch(Fetch):
+    """One accepted fetch of this revision."""
+
+    # The methods call those of Fetch by its name: super() needs the class that slots=True replaces.
+
+    session: FirstRevisionSession
+
+    def _update_session(self) -> Sliced[None]:
+        """Update the session by the partitions that the request names. Nothing is forgotten in this revision."""
+        if self.request.topics:
+            yield from self._update_partitions()
+        if self.session.session_id:
+            self.broker.fetch_sessions.resized(self.session)
+
+    # ``FirstRevisionSession.sent`` compares what was readable with what was sent.
+
+    def _store_lookup(self, cached: CachedPartition, lookup: Lookup) -> None:
+        self.session.readable_bytes[cached] = lookup.unlimited_bytes
+        Fetch._store_lookup(self, cached, lookup)
+
+    def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
+        lookup = Fetch._lookup_to_read(self, cached)
+        self.session.readable_bytes[cached] = lookup.unlimited_bytes
+        return lookup
+
+    def _keep_session(self) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Every full fetch wants a session
+        here. One of too many partitions caches nothing, and denies incremental fetches."""
+        session, sessions = self.session, self.broker.fetch_sessions
+        if session.session_id:
+            if session.serves_full and sessions.is_too_large(session):
+                self._deny()
+        # Decision large-newcomer
+        elif not sessions.admit(session, self.broker.now) and len(sessions.sessions) < sessions.slots:
+            self._deny()
+            sessions.admit(session, self.broker.now)
+        return session.session_id != 0 and not session.denied
+
+    def _deny(self) -> None:
+        sessions = self.broker.fetch_sessions
+        sessions.unregister(self.session.deny())
+        sessions.resized(self.session)
+
+    def _error_response(self, error_code: int) -> FetchResponse:
+        named_session = self.broker.fetch_sessions.find(self.session.session_id, FirstRevisionSession)
+        return error_response(known_error(error_code), self.request, named_session)
+
+
+def error_response(error: Error, request: FetchRequest, session: FirstRevisionSession | None) -> FetchResponse:
+    """Return a response with a top-level error. ``session`` is the one that the request names, if it exists: an error
+    has its ID then."""
+    flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
+    if session is not None:
+        flags, session_id = flags | session.ok_flag(), session.session_id
+    return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
+
+
+_TEXTS: dict[Error, str] = {
+    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
+    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
+    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
+}
+"""The error texts, which the final revision lacks."""
