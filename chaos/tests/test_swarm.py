@@ -237,6 +237,19 @@ FORGETFUL = mutants.Mutant(
 
 
 @pytest.mark.simulated
+@pytest.mark.rotated(4)
+@pytest.mark.parametrize(
+    ("mutant", "guarantee"),
+    [
+        ("cached_log_start_never_updated", "incremental-response-exact"),
+        ("dead_follower_holds_up_deletion", "responses-after-heal"),
+    ],
+)
+def test_swarm_that_deletes_records_sees_what_leaders_know_of_log_starts(mutant: str, guarantee: str) -> None:
+    assert guarantee in play_seed(SCENARIOS["swarm-deletions"], 1, mutant).verdict.broken
+
+
+@pytest.mark.simulated
 def test_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -449,9 +449,9 @@ class PartitionLog:
             self.high_watermark = min(self.high_watermark, self.log_end_offset)
             self.copied_end_offset = min(self.copied_end_offset, self.log_end_offset)
             self.epochs.drop(self.log_end_offset)
-        if self.log_start_offset > self.log_end_offset:
-            self._move_log_start(self.log_end_offset)
         self.local_log_start_offset = min(self.local_log_start_offset, self.log_end_offset)
+        if self.log_start_offset > self.log_end_offset:
+            self._begin_where_records_do(self.log_end_offset)
         self.epochs.save()
         return self.log_end_offset
 
@@ -477,7 +477,7 @@ class PartitionLog:
         self.producers.clear()
         self.durability.note_emptied(self.segments.create(offset, created_ms).path)
         self._begin_at(offset)
-        self._move_log_start(offset)
+        self._begin_where_records_do(offset)
 
     def start_from_remote(
         self,
@@ -578,6 +578,15 @@ class PartitionLog:
             self._move_log_start(first)
             self.epochs.truncate_from_start(first)
         self.files.retire(count)
+
+    def _begin_where_records_do(self, offset: int) -> None:
+        """Move the log start after a truncation. The records are gone, so it also moves if the disk refuses its
+        checkpoint file (DiskError)."""
+        try:
+            self._move_log_start(offset)
+        finally:
+            self.log_start_offset = offset
+            self.local_log_start_offset = max(self.local_log_start_offset, offset)
 
     def _move_log_start(self, offset: int) -> None:
         self.files.write_log_start(offset)

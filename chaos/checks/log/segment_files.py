@@ -266,9 +266,9 @@ class RollSnapshotsReplayed(SegmentCheck):
     """producers-replayed: each roll leaves a snapshot with exactly the producers of a replay up to the new segment's
     first offset (P-2, P-10).
 
-    P-7: a producer that may have expired may be missing. P-12: a damaged file is rebuilt and never loaded. Physical: a
-    disk with faults may have refused the snapshot, and a snapshot of many producers is written later. X-11: a cleaner
-    deletes snapshots.
+    P-4: a start deletes snapshots at or below the log start, as Kafka does, so none is required there. P-7: a producer
+    that may have expired may be missing. P-12: a damaged file is rebuilt and never loaded. Physical: a disk with faults
+    may have refused the snapshot, and a snapshot of many producers is written later. X-11: a cleaner deletes snapshots.
     """
 
     guarantee = "producers-replayed"
@@ -289,7 +289,8 @@ class RollSnapshotsReplayed(SegmentCheck):
         name, where = f"{end:020}.snapshot", f"{log.directory} on node {node_id}"
         data = _files_of(log, name).get(name)
         if data is None:
-            is_due = is_same and not log.config.is_compacted and log.segments.snapshots.unfinished is None
+            is_due = is_same and end > log.log_start_offset and not log.config.is_compacted
+            is_due = is_due and log.segments.snapshots.unfinished is None
             if is_due and states and not self.context.replicas.fault_times.node_since(node_id, at_us):
                 self.violated(at_us, f"{where} has rolled to {end} without {name}")
             return

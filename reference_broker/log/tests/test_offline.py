@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from reference_broker.log.checkpoints import LOG_START_FILE
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import NOW, all_bytes, appended, batch_of, opened
 from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk, UndoFailed
@@ -87,6 +88,32 @@ def test_truncation_with_failed_read_changes_nothing() -> None:
     log.truncate_to(4)
     log.check_invariants()
     assert log.log_end_offset == 4
+
+
+@pytest.mark.parametrize("empties", [True, False])
+def test_log_begins_where_its_records_do_although_the_disk_refuses_the_log_start(empties: bool) -> None:
+    """Otherwise a log without a tier would seem to have records there."""
+
+    class Full(MemoryDisk):
+        fails = False
+
+        def write(self, path: str, data: Buffer) -> None:
+            if self.fails and LOG_START_FILE in path:
+                raise DiskError(f"write {path}: no space left on device")
+            super().write(path, data)
+
+    disk = Full()
+    log = opened(disk, LogConfig())
+    for _ in range(5):
+        log.append(NOW, batch_of(2), 0)
+    log.advance_high_watermark(8)
+    log.delete_records_before(8)
+    disk.fails = True
+    with pytest.raises(DiskError, match="no space"):
+        log.truncate_fully_and_start_at(20, NOW) if empties else log.truncate_to(4)
+    starts = log.log_start_offset, log.local_log_start_offset, log.log_end_offset
+    assert starts == ((20, 20, 20) if empties else (4, 4, 4))
+    log.check_invariants()
 
 
 @pytest.mark.clause("E-7")

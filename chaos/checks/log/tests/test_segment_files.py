@@ -162,6 +162,13 @@ def test_damaged_snapshot_is_rebuilt_and_not_loaded() -> None:
     assert not Rolled().roll(spoilt=lambda world: world.patch(SNAPSHOT, 20, ">i", 77))
 
 
+@pytest.mark.parametrize(("log_start", "is_due"), [(BATCHES, False), (BATCHES - 1, True)])
+def test_snapshot_may_be_missing_only_at_the_log_start(log_start: int, is_due: bool) -> None:
+    world = Rolled()
+    world.log.delete_records_before(log_start)
+    assert any("has rolled to 12 without" in each for each in world.roll(spoilt=without_snapshot)) == is_due
+
+
 def test_expired_producer_may_be_missing_in_a_snapshot() -> None:
     world = Rolled(producer_id_expiration_ms=1000)
     world.ms = START_MS + 5000

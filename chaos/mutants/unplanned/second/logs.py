@@ -99,7 +99,7 @@ def producers_survive_emptied_log(original: Function, self: Any, offset: int, cr
     self.epochs.clear()
     self.durability.note_emptied(self.segments.create(offset, created_ms).path)
     self._begin_at(offset)
-    self._move_log_start(offset)
+    self._begin_where_records_do(offset)
 
 
 @mutant(f"{LOG}._move_log_start")
