@@ -38,7 +38,7 @@ def groups_not_loaded(original: Function, data: bytes) -> Any:
     return None if isinstance(key, GroupKey) else key
 
 
-@mutant("reference_broker.groups.group:Group.begin_generation")
+@mutant("reference_broker.groups.group:Group.init_next_generation")
 def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
     """A rebalance does not advance the generation."""
     original(self, now_ms)

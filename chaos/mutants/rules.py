@@ -196,25 +196,26 @@ def snapshot_forgets_producer_ids(original: Function, image: Any) -> Iterator[An
 # --- groups --------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.groups.rebalances:generation_response")
+@mutant("reference_broker.groups.rebalances:join_response")
 def followers_get_the_members(original: Function, group: Any, member_id: str) -> Any:
     """Every member gets the members of the generation, and each that assigns takes itself for the leader (KIP-62)."""
     return replace(original(group, member_id), members=rebalances.joined_members(group))
 
 
-@mutant("reference_broker.groups.rebalances:assignment_response")
+@mutant("reference_broker.groups.rebalances:sync_response")
 def parked_syncs_get_no_assignment(original: Function, group: Any, member: Any) -> Any:
     """A member whose SyncGroup came before the leader's gets an empty assignment, and reads nothing until the next
     rebalance (KIP-62)."""
     response = original(group, member)
-    return replace(response, assignment=b"") if member.awaits_sync and member.member_id != group.leader else response
+    is_parked = member.member_id in group.parked_syncs
+    return replace(response, assignment=b"") if is_parked and member.member_id != group.leader else response
 
 
-@mutant("reference_broker.groups.group:Group.elect_joined_leader")
+@mutant("reference_broker.groups.group:Group.maybe_elect_new_joined_leader")
 def leader_is_the_last_to_join(original: Function, self: Any) -> bool:
     """A leader that has joined again loses its role to another member (KIP-62)."""
     found: bool = original(self)
-    joined = [each.member_id for each in self.members.values() if each.awaits_join]
+    joined = [member_id for member_id in self.members if self.has_joined(member_id)]
     self.leader = joined[-1] if joined else self.leader
     return found
 
@@ -235,14 +236,14 @@ def metadata_of_first_join_kept(
     original(self, member, member.protocols, rebalance_timeout_ms, session_timeout_ms)
 
 
-@mutant("reference_broker.groups.rebalances:prepare_or_complete")
+@mutant("reference_broker.groups.rebalances:maybe_prepare_rebalance_or_complete_join")
 def join_waits_for_the_rebalance_timeout(original: Function, served: Any, reason: str) -> None:
     """A rebalance in progress ends only with its timeout, also where the last member has joined (KIP-62)."""
     if served.group.can_rebalance:
         original(served, reason)
 
 
-@mutant("reference_broker.groups.rebalances:_delay_over")
+@mutant("reference_broker.groups.rebalances:_complete_or_delay_initial_rebalance")
 def initial_delay_prolonged_for_ever(original: Function, served: Any, delay_ms: int, remaining_ms: int) -> None:
     """The initial delay is prolonged beyond the rebalance timeout while members come (KIP-134)."""
     original(served, delay_ms, max(remaining_ms, 1000))
@@ -260,7 +261,7 @@ def session_a_second_too_long(original: Function, self: Any, member_id: str, tim
     original(self, member_id, timeout_ms + 1000)
 
 
-@mutant("reference_broker.groups.rebalances:_sync_over")
+@mutant("reference_broker.groups.rebalances:expire_pending_sync")
 def late_syncs_wait_for_ever(original: Function, served: Any) -> None:
     """The timer of a generation is not armed: a member that never syncs stays (KIP-62)."""
     served.timer = None

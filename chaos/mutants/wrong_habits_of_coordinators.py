@@ -123,20 +123,20 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 # Members
 
 
-@mutant("reference_broker.groups.rebalances:_assign_id")
+@mutant("reference_broker.groups.rebalances:_require_member_id")
 def ids_never_required(original: Function, served: Any, request: Any, member_id: str, respond: Any) -> None:
     """A client without a member ID becomes a member at once."""
-    rebalances._add(served, request, member_id, respond)
+    rebalances._add_member_then_rebalance(served, request, member_id, respond)
 
 
-@mutant("reference_broker.groups.rebalances:_join_without_id")
+@mutant("reference_broker.groups.rebalances:_join_new_member")
 def ids_always_required(original: Function, served: Any, request: Any, respond: Any) -> None:
     """Old clients and static members must request a member ID, too."""
     plain = replace(request, group_instance_id=None, needs_member_id=True)
     original(served, plain, respond)
 
 
-@mutant("reference_broker.groups.rebalances:assignment_response")
+@mutant("reference_broker.groups.rebalances:sync_response")
 def assignments_shared(original: Function, group: Any, member: Any) -> Any:
     """Each member gets the assignment of the leader."""
     return original(group, group.members[group.leader])
@@ -148,7 +148,7 @@ def leaving_ignored(original: Function, served: Any, leaving: Any) -> Error:
     return ErrorCode.none
 
 
-@mutant("reference_broker.groups.rebalances:expired")
+@mutant("reference_broker.groups.rebalances:expire_heartbeat")
 def sessions_endless(original: Function, served: Any, member_id: str) -> None:
     """Members without heartbeats stay."""
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from reference_broker.groups.group import MemberProtocol
 from reference_broker.wire.errors import Error
 
 UNKNOWN_MEMBER = ""
@@ -12,6 +11,13 @@ UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
 MAX_REASON_CHARACTERS = 255
 """The longest reason of a JoinGroup or LeaveGroup that clients send (KIP-800)."""
+
+
+class MemberProtocol(NamedTuple):
+    """A protocol (assignor) that a member supports, such as ``range``, and its metadata for the leader."""
+
+    name: str
+    metadata: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +99,6 @@ class Leaving:
 
 
 JoinCallback: TypeAlias = Callable[[JoinResponse], None]
+"""Responds to a JoinGroup. Called once."""
 SyncCallback: TypeAlias = Callable[[SyncResponse], None]
+"""Responds to a SyncGroup. Called once."""

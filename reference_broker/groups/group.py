@@ -1,20 +1,27 @@
-"""A group of the classic protocol: its members, generation, leader and state (Kafka's ClassicGroup).
+"""A group of the classic protocol: its members, generation, leader, state and parked requests (Kafka's ClassicGroup).
 
 A group without members is Empty. Whatever changes the set of members begins a rebalance: every member has to join again
 (PreparingRebalance). When all have joined, or the rebalance timeout is over, a generation begins. Its leader decides
 which member gets which partitions (CompletingRebalance). Once that assignment is stored the group is Stable, until the
-next rebalance. ``TRANSITIONS`` is the whole table; a step that is not in it is a bug of ours.
+next rebalance. ``VALID_PREVIOUS_STATES`` has all transitions; any other is a bug of ours.
 
-Everything here is a value without timers, responses or a log. ``served_group`` has those while the group is coordinated
-here. A method costs O(1) or O(protocols of the member). The exceptions look at each member once: they begin or end a
-generation, or replace a static member.
+A group has neither timers nor a log. ``served_group`` has those while the group is coordinated here. A method costs
+O(1) or O(protocols of the member). The exceptions look at each member once: they begin or end a generation, or replace
+a static member.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
+from reference_broker.groups.classic_requests import (
+    JoinCallback,
+    JoinResponse,
+    MemberProtocol,
+    SyncCallback,
+    SyncResponse,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -33,33 +40,14 @@ class GroupState(Enum):
     """The group is deleted, or another node coordinates it now. This state is final."""
 
 
-class GroupStep(Enum):
-    """The transitions of a group. The value completes the sentence "the group ..."."""
-
-    REBALANCE = "begins a rebalance"
-    GENERATION = "begins a generation"
-    LAST_MEMBER_GONE = "begins a generation without members"
-    ASSIGNMENT = "gets its assignment"
-    END = "ends"
-
-
-TRANSITIONS: Final[Mapping[tuple[GroupState, GroupStep], GroupState]] = {
-    (GroupState.EMPTY, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.COMPLETING_REBALANCE, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.STABLE, GroupStep.REBALANCE): GroupState.PREPARING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, GroupStep.GENERATION): GroupState.COMPLETING_REBALANCE,
-    (GroupState.PREPARING_REBALANCE, GroupStep.LAST_MEMBER_GONE): GroupState.EMPTY,
-    (GroupState.COMPLETING_REBALANCE, GroupStep.ASSIGNMENT): GroupState.STABLE,
-    **{(each, GroupStep.END): GroupState.DEAD for each in GroupState},
+VALID_PREVIOUS_STATES: Final[Mapping[GroupState, tuple[GroupState, ...]]] = {
+    GroupState.EMPTY: (GroupState.PREPARING_REBALANCE,),
+    GroupState.PREPARING_REBALANCE: (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE),
+    GroupState.COMPLETING_REBALANCE: (GroupState.PREPARING_REBALANCE,),
+    GroupState.STABLE: (GroupState.COMPLETING_REBALANCE,),
+    GroupState.DEAD: tuple(GroupState),
 }
-"""The state that follows, by state and step."""
-
-
-class MemberProtocol(NamedTuple):
-    """A protocol (assignor) that a member supports, such as ``range``, and its metadata for the leader."""
-
-    name: str
-    metadata: bytes
+"""The states from which a group may go to each state (Kafka's ClassicGroupState)."""
 
 
 @dataclass(slots=True)
@@ -79,16 +67,6 @@ class Member:
     """Bytes that only clients can read. They are empty where the member has no assignment."""
     is_new: bool = False
     """Its first JoinGroup has no response yet, so it does not know its ID and can send no heartbeats."""
-    awaits_join: bool = False
-    """A JoinGroup of the member is parked for the next generation. Only ``Group`` changes this, because it counts."""
-    awaits_sync: bool = False
-    """A SyncGroup of the member is parked until the assignment is written."""
-
-    @property
-    def is_excused(self) -> bool:
-        """Whether a request of the member is parked, so that it sends no heartbeats. A new member is never excused:
-        nothing else would show that its client is gone, and its JoinGroup would stay parked for ever."""
-        return not self.is_new and (self.awaits_join or self.awaits_sync)
 
     def note_first_response(self) -> None:
         """Note that its JoinGroup gets a response, from which it knows its ID."""
@@ -213,9 +191,12 @@ class Group:
     """The IDs that were assigned (MEMBER_ID_REQUIRED) and have not joined yet."""
     pending_syncs: dict[str, None] = field(default_factory=dict)
     """The members whose SyncGroup for this generation has not come."""
+    parked_joins: dict[str, JoinCallback] = field(default_factory=dict)
+    """The JoinGroups that are parked until the next generation begins, by member ID, in the order of their arrival."""
+    parked_syncs: dict[str, SyncCallback] = field(default_factory=dict)
+    """The SyncGroups that are parked until the assignment is written, by member ID, in the order of their arrival."""
     new_member_added: bool = False
     """A member joined during the initial delay, which is prolonged for it."""
-    _joined: int = 0
     _supported: SupportedProtocols = field(default_factory=SupportedProtocols)
     _topics: tuple[int, dict[str, None] | None] | None = None
     """The topics of the members' subscriptions, with the generation for which they were read."""
@@ -235,7 +216,7 @@ class Group:
         which is ignored."""
         group = Group(group_id, state_since_ms, generation, protocol_type or None, protocol)
         for member in members:
-            group.add(member, awaits_join=False)
+            group.add(member)
         group.leader = leader if leader in group.members else next(iter(group.members), None)
         group.state = GroupState.STABLE if members else GroupState.EMPTY
         return group
@@ -256,7 +237,7 @@ class Group:
         """Note that one more initial delay begins, in which no member is new yet."""
         self.new_member_added = False
 
-    def add(self, member: Member, *, awaits_join: bool) -> None:
+    def add(self, member: Member) -> None:
         """Add a new member. The first member leads. ``begin_protocol_type`` comes before it."""
         assert member.member_id not in self.members, f"{member.member_id} is a member of {self.group_id} already"
         instance = member.group_instance_id
@@ -267,18 +248,17 @@ class Group:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._supported.add(member.protocols)
-        self.await_join(member, awaits_join)
         self.pending_joins.pop(member.member_id, None)
         self._topics = None
         self._assert_leader()
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or an ID that has not joined. If the leader is removed, the oldest member leads."""
+        """Remove a member, or an ID that has not joined. If the leader is removed, the oldest member leads. The parked
+        requests of the member have got their responses before."""
+        self._assert_nothing_parked(member_id)
         member = self.members.get(member_id)
         if member is not None:
             self._supported.remove(member.protocols)
-            self.await_join(member, False)
-            member.awaits_sync = False
             del self.members[member_id]
             if member.group_instance_id is not None:
                 del self.static_members[member.group_instance_id]
@@ -307,12 +287,12 @@ class Group:
         self._topics = None
 
     def replace_static(self, group_instance_id: str, new_member_id: str) -> Member:
-        """Give the member of this instance another ID, because the instance restarted. It keeps its place."""
+        """Give the member of this instance another ID, because the instance restarted. It keeps its place. The parked
+        requests with the old ID have got their responses before."""
         assert new_member_id not in self.members, f"{new_member_id} is a member of {self.group_id} already"
         old_member_id = self.static_members[group_instance_id]
+        self._assert_nothing_parked(old_member_id)
         member = self.members[old_member_id]
-        self.await_join(member, False)
-        member.awaits_sync = False
         self.pending_syncs.pop(old_member_id, None)
         member.member_id = new_member_id
         self.members = {each.member_id: each for each in self.members.values()}
@@ -327,17 +307,7 @@ class Group:
         assert member_id not in self.members, f"{member_id} is a member of {self.group_id} already"
         self.pending_joins[member_id] = None
 
-    def await_join(self, member: Member, awaits_join: bool) -> None:
-        """Set whether a JoinGroup of the member is parked."""
-        assert self.members.get(member.member_id) is member, f"{member.member_id} is no member of {self.group_id}"
-        self._joined += awaits_join - member.awaits_join
-        member.awaits_join = awaits_join
-
-    def await_sync(self, member_id: str, awaits_sync: bool) -> None:
-        """Set whether a SyncGroup of the member is parked."""
-        self.members[member_id].awaits_sync = awaits_sync
-
-    def synced(self, member_id: str) -> None:
+    def remove_pending_sync_member(self, member_id: str) -> None:
         """Record that the SyncGroup of this member for this generation has come."""
         self.pending_syncs.pop(member_id, None)
 
@@ -345,20 +315,67 @@ class Group:
         leads = self.leader in self.members if self.members else self.leader is None
         assert leads, f"{self.leader} leads {self.group_id}, whose members are {list(self.members)}"
 
+    # --- parked requests ----------------------------------------------------------------------------------------------
+
+    def park_join(self, member_id: str, respond: JoinCallback) -> None:
+        """Park a JoinGroup until the next generation begins. An earlier one of the same member gets
+        REBALANCE_IN_PROGRESS, since its connection may be lost."""
+        assert member_id in self.members, f"{member_id} is no member of {self.group_id}"
+        self.respond_to_join(member_id, JoinResponse(ErrorCode.rebalance_in_progress, member_id))
+        self.parked_joins[member_id] = respond
+
+    def respond_to_join(self, member_id: str, response: JoinResponse) -> None:
+        """Respond to the parked JoinGroup of the member, if there is one."""
+        respond = self.parked_joins.pop(member_id, None)
+        if respond is not None:
+            respond(response)
+
+    def park_sync(self, member_id: str, respond: SyncCallback) -> None:
+        """Park a SyncGroup until the assignment is written. An earlier one of the same member gets
+        REBALANCE_IN_PROGRESS."""
+        assert member_id in self.members, f"{member_id} is no member of {self.group_id}"
+        self.respond_to_sync(member_id, SyncResponse(ErrorCode.rebalance_in_progress))
+        self.parked_syncs[member_id] = respond
+
+    def respond_to_sync(self, member_id: str, response: SyncResponse) -> None:
+        """Respond to the parked SyncGroup of the member, if there is one."""
+        respond = self.parked_syncs.pop(member_id, None)
+        if respond is not None:
+            respond(response)
+
+    def fail_parked(self, error: Error) -> None:
+        """Respond to all parked requests with this error."""
+        for member_id in tuple(self.parked_joins):
+            self.respond_to_join(member_id, JoinResponse(error, member_id))
+        for member_id in tuple(self.parked_syncs):
+            self.respond_to_sync(member_id, SyncResponse(error))
+
+    def has_joined(self, member_id: str) -> bool:
+        """Return whether the member waits for the next generation: its JoinGroup is parked."""
+        return member_id in self.parked_joins
+
+    def is_excused(self, member: Member) -> bool:
+        """Return whether a request of the member is parked, so that it sends no heartbeats (Kafka's
+        hasSatisfiedHeartbeat). A new member is never excused: nothing else would show that its client is gone, and its
+        JoinGroup would stay parked for ever."""
+        is_parked = member.member_id in self.parked_joins or member.member_id in self.parked_syncs
+        return is_parked and not member.is_new
+
+    def _assert_nothing_parked(self, member_id: str) -> None:
+        is_parked = member_id in self.parked_joins or member_id in self.parked_syncs
+        assert not is_parked, f"{member_id} leaves {self.group_id}, and a request of it is parked"
+
     # --- queries ------------------------------------------------------------------------------------------------------
 
     @property
-    def joined(self) -> int:
-        """Number of members that wait for the next generation."""
-        return self._joined
-
-    @property
-    def all_joined(self) -> bool:
-        return self._joined == len(self.members) and not self.pending_joins
+    def has_all_members_joined(self) -> bool:
+        """Whether the JoinGroups of all members are parked, and no client has yet to join with its assigned ID."""
+        return len(self.parked_joins) == len(self.members) and not self.pending_joins
 
     @property
     def can_rebalance(self) -> bool:
-        return (self.state, GroupStep.REBALANCE) in TRANSITIONS
+        """Whether a rebalance may begin: the group is neither in one nor Dead."""
+        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -377,12 +394,11 @@ class Group:
     def accepts(self, member_id: str, max_size: int) -> bool:
         """Return whether the group has room for the member. During a rebalance only members that have joined count, so
         that the last ones to join again are refused."""
-        member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
         if self.state is GroupState.PREPARING_REBALANCE:
-            return (member is not None and member.awaits_join) or self._joined < max_size
-        return member is not None or len(self.members) < max_size
+            return self.has_joined(member_id) or len(self.parked_joins) < max_size
+        return member_id in self.members or len(self.members) < max_size
 
     def select_protocol(self) -> str:
         """Return the protocol with the most votes among those that all members support."""
@@ -485,47 +501,50 @@ class Group:
     # --- transitions --------------------------------------------------------------------------------------------------
 
     def begin_rebalance(self, now_ms: int) -> None:
-        self._transition(GroupStep.REBALANCE, now_ms)
+        """Go to PreparingRebalance."""
+        self._transition_to(GroupState.PREPARING_REBALANCE, now_ms)
         self.pending_syncs.clear()
 
-    def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined. Otherwise the first member that has joined leads. Returns False if nobody
+    def maybe_elect_new_joined_leader(self) -> bool:
+        """Keep the leader if it has joined. Otherwise the first member that has joined leads. Return False if no member
         has joined."""
         if self.leader is None:
             return False
-        if self.members[self.leader].awaits_join:
+        if self.has_joined(self.leader):
             return True
-        joined = next((each.member_id for each in self.members.values() if each.awaits_join), None)
+        joined = next((member_id for member_id in self.members if self.has_joined(member_id)), None)
         if joined is None:  # Decision group-leader-elected
             return False
         self.leader = joined
         return True
 
-    def begin_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the present members, all of which have to sync."""
+    def init_next_generation(self, now_ms: int) -> None:
+        """Begin the next generation with the present members, all of which have to sync (CompletingRebalance), or
+        without members (Empty)."""
         # Decision group-generation-begins
-        self._transition(GroupStep.GENERATION if self.members else GroupStep.LAST_MEMBER_GONE, now_ms)
+        self._transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
         self.generation = self.generation % LAST_GENERATION + 1
         self.new_member_added = False
         self.pending_syncs = dict.fromkeys(self.members)
         self.protocol = self.select_protocol() if self.members else None
 
-    def stabilise(self, now_ms: int) -> None:
-        """The leader's assignment is stored."""
-        self._transition(GroupStep.ASSIGNMENT, now_ms)
+    def become_stable(self, now_ms: int) -> None:
+        """Go to Stable, because the leader's assignment is stored."""
+        self._transition_to(GroupState.STABLE, now_ms)
 
     def die(self, now_ms: int) -> None:
-        self._transition(GroupStep.END, now_ms)
+        """Go to Dead, because the group is deleted, or another node coordinates it."""
+        self._transition_to(GroupState.DEAD, now_ms)
 
-    def _transition(self, step: GroupStep, now_ms: int) -> None:
-        after = TRANSITIONS.get((self.state, step))
-        assert after is not None, f"group {self.group_id} is {self.state.value} and {step.value}, which it cannot"
-        self.previous_state, self.state, self.state_since_ms = self.state, after, now_ms
+    def _transition_to(self, state: GroupState, now_ms: int) -> None:
+        is_valid = self.state in VALID_PREVIOUS_STATES[state]
+        assert is_valid, f"group {self.group_id} is {self.state.value} and cannot become {state.value}"
+        self.previous_state, self.state, self.state_since_ms = self.state, state, now_ms
 
     # --- invariants ---------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        """Assert what is true of a group at any time. It costs O(members), so only tests and the simulator call it."""
+        """Assert the invariants. This costs O(members), so only tests and the simulator call it."""
         name, members = f"group {self.group_id}", self.members
         self._assert_leader()
         assert all(each.member_id == key for key, each in members.items()), (
@@ -533,8 +552,8 @@ class Group:
         )
         instances = {each.group_instance_id: key for key, each in members.items() if each.group_instance_id is not None}
         assert self.static_members == instances, f"{name}: static members {self.static_members}, not {instances}"
-        joined = sum(each.awaits_join for each in members.values())
-        assert self._joined == joined, f"{name}: {self._joined} members count as joined, {joined} have"
+        parked = self.parked_joins.keys() | self.parked_syncs.keys()
+        assert parked <= members.keys(), f"{name}: a request is parked for an ID that is no member"
         assert not self.pending_joins.keys() & members.keys(), f"{name}: a member's ID still has to join"
         assert self.pending_syncs.keys() <= members.keys(), (
             f"{name}: a SyncGroup is pending for an ID that is no member"

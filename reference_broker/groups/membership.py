@@ -44,7 +44,7 @@ class Membership:
         metrics: GroupMetrics,
         random: RandomSource,
     ) -> None:
-        self._context = GroupContext(ports, config, metrics, random, rebalances.expired)
+        self._context = GroupContext(ports, config, metrics, random, rebalances.expire_heartbeat)
         self._find = find
         self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
         """The groups by their IDs, for each partition that is led and loaded."""
@@ -153,7 +153,7 @@ class Membership:
         served = self.serve(shard, group)
         removal = shard.remove_group(group.group_id)
         if removal.is_in_log:
-            served.enter(group.die)
+            served.transition(group.die)
             del shard.groups[group.group_id]
             del self._served[shard][group.group_id]
             self._end(served)
@@ -188,7 +188,7 @@ class Membership:
         for member in group.members.values():
             served.restart_session(member.member_id, member.session_timeout_ms)
         if len(group.members) > self._context.config.group_max_size:  # Decision loaded-group-size
-            rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
+            rebalances.prepare_rebalance(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
     def _serve_all(self, shard: OffsetsPartition) -> Sliced[None]:
@@ -204,7 +204,7 @@ class Membership:
         while batch := _batch_of(groups):
             for group in batch:
                 self._end(served[group.group_id])
-                served[group.group_id].fail_all(ErrorCode.not_coordinator)
+                group.fail_parked(ErrorCode.not_coordinator)
             yield
 
     def _end(self, served: ServedGroup) -> None:

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.record_fields import MAX_TEXT_BYTES, DamagedRecord, FieldReader, FieldWriter, fits
+from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.committed_offsets import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
-from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.group import Group, Member
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.decoding import primitive_reader

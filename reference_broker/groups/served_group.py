@@ -1,4 +1,4 @@
-"""A group while this node coordinates it: its value, the parked requests, its timers, and its partition.
+"""A group while this node coordinates it: its timers, and its partition.
 
 The rules are not here but in ``membership`` and ``rebalances``. They may change the group in between, so ``validate``
 holds only at the end of an event.
@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.classic_requests import JoinCallback, JoinResponse, SyncCallback, SyncResponse
 from reference_broker.groups.group import LAST_GENERATION, Group, GroupState
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports, RandomSource, later
-from reference_broker.wire.errors import Error, ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class GroupContext:
     config: BrokerConfig
     metrics: GroupMetrics
     random: RandomSource
-    expired: Callable[["ServedGroup", str], None]
+    expire_heartbeat: Callable[["ServedGroup", str], None]
     """Called with a member, or an ID that has not joined, whose session has timed out."""
 
 
@@ -44,58 +42,18 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class ServedGroup:
-    """One coordinated group. The dictionaries are by member ID. Each parked request gets exactly one response."""
+    """One coordinated group."""
 
     context: GroupContext
     shard: OffsetsPartition
+    """The partition of ``__consumer_offsets`` that stores the group."""
     group: Group
-    joins: dict[str, JoinCallback] = field(default_factory=dict)
-    syncs: dict[str, SyncCallback] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
+    """By member ID: those of members, and of clients that have to join with an assigned ID."""
     timer: int | None = None
     """The one timer of a rebalance: how long members may take to join, and after that to sync."""
-    assigned: int = 0
+    storing_generation: int = 0
     """The generation whose assignment is being written, 0 if none is."""
-
-    # --- parked requests ----------------------------------------------------------------------------------------------
-
-    def park_join(self, member_id: str, respond: JoinCallback) -> None:
-        """Park a JoinGroup. An earlier one of the same member fails, since its connection may be lost."""
-        self._respond_to_join(member_id, JoinResponse(ErrorCode.rebalance_in_progress, member_id))
-        self.group.await_join(self.group.members[member_id], True)
-        self.joins[member_id] = respond
-
-    def respond_to_join(self, member_id: str, response: JoinResponse) -> None:
-        """Respond to the member's parked JoinGroup, if there is one."""
-        if self._respond_to_join(member_id, response):
-            self.group.await_join(self.group.members[member_id], False)
-
-    def _respond_to_join(self, member_id: str, response: JoinResponse) -> bool:
-        respond = self.joins.pop(member_id, None)
-        if respond is None:
-            return False
-        respond(response)
-        return True
-
-    def park_sync(self, member_id: str, respond: SyncCallback) -> None:
-        """Park a SyncGroup. An earlier one of the same member fails."""
-        self.respond_to_sync(member_id, SyncResponse(ErrorCode.rebalance_in_progress))
-        self.group.await_sync(member_id, True)
-        self.syncs[member_id] = respond
-
-    def respond_to_sync(self, member_id: str, response: SyncResponse) -> None:
-        """Respond to the member's parked SyncGroup, if there is one."""
-        respond = self.syncs.pop(member_id, None)
-        if respond is not None:
-            self.group.await_sync(member_id, False)
-            respond(response)
-
-    def fail_all(self, error: Error) -> None:
-        """Fail all parked requests."""
-        for member_id in list(self.joins):
-            self.respond_to_join(member_id, JoinResponse(error, member_id))
-        for member_id in list(self.syncs):
-            self.respond_to_sync(member_id, SyncResponse(error))
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +85,7 @@ class ServedGroup:
             self._arm(member_id, session)
             return
         del self.sessions[member_id]
-        self.context.expired(self, member_id)
+        self.context.expire_heartbeat(self, member_id)
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
@@ -158,11 +116,11 @@ class ServedGroup:
 
     # --- what happens to the group ------------------------------------------------------------------------------------
 
-    def enter(self, step: Callable[[int], None], *more: tuple[str, str]) -> None:
-        """Take one transition of the group, and count and note it."""
+    def transition(self, change: Callable[[int], None], *more: tuple[str, str]) -> None:
+        """Change the state of the group by one of its methods, which gets the Unix time. Count and note the change."""
         group, before = self.group, self.group.generation
         self.context.metrics.count(group.state, -1)
-        step(self.context.ports.now().wall_ms)
+        change(self.context.ports.now().wall_ms)
         self.context.metrics.count(group.state, 1)
         rises = group.generation >= before or before == LAST_GENERATION
         assert rises, f"generation {before} of group {group.group_id} became {group.generation}"
@@ -176,13 +134,13 @@ class ServedGroup:
             *more,
         )
 
-    def note_member(self, member_id: str, what: str) -> None:
-        """``what`` is joined, removed, expired or fenced."""
+    def note_member(self, member_id: str, change: str) -> None:
+        """Note a change of the member: joined, removed, expired or fenced."""
         self.context.ports.note(
             "group_member",
             ("group", self.group.group_id),
             ("member_id", member_id),
-            ("what", what),
+            ("what", change),
             ("generation", self.group.generation),
         )
 
@@ -197,13 +155,9 @@ class ServedGroup:
         without = (GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
         assert members or state in without, f"{name} is {state.value} without members"
         assert not members or state is not GroupState.EMPTY, f"{name} is Empty with {len(members)} members"
-        joins = {each.member_id for each in members.values() if each.awaits_join}
-        assert self.joins.keys() == joins, f"{name}: JoinGroups of {[*self.joins]} wait, marked are {joins}"
-        syncs = {each.member_id for each in members.values() if each.awaits_sync}
-        assert self.syncs.keys() == syncs, f"{name}: SyncGroups of {[*self.syncs]} wait, marked are {syncs}"
         ids = members.keys() | group.pending_joins.keys()
         assert self.sessions.keys() <= ids, f"{name}: an ID that is no member has a session"
         silent = [each.member_id for each in members.values() if each.member_id not in self.sessions]
-        assert all(members[each].is_excused for each in silent), f"{name}: no session expires for {silent}"
+        assert all(group.is_excused(members[each]) for each in silent), f"{name}: no session expires for {silent}"
         is_waiting = state is GroupState.PREPARING_REBALANCE or bool(group.pending_syncs)
         assert self.timer is not None or not is_waiting, f"{name} is {state.value} and waits without a timer"

@@ -104,7 +104,7 @@ def view_of(group: Any) -> GroupView:
         key: MemberView(
             *(each.group_instance_id, each.session_timeout_ms, each.rebalance_timeout_ms),
             tuple((protocol.name, protocol.metadata) for protocol in each.protocols),
-            *(each.awaits_join, each.awaits_sync, each.is_new),
+            *(key in group.parked_joins, key in group.parked_syncs, each.is_new),
         )
         for key, each in group.members.items()
     }

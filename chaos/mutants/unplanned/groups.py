@@ -31,26 +31,27 @@ def older_pending_commit_wins(original: Function, self: Any, key: Any, pending: 
 def no_session_after_sync(original: Function, served: Any, member_id: str, response: Any) -> None:
     """A member whose session ended while its SyncGroup was parked gets no new one, so that it stays a member when it
     dies later (KIP-62)."""
-    served.respond_to_sync(member_id, response)
+    served.group.respond_to_sync(member_id, response)
 
 
-@mutant(f"{REBALANCES}:_assign")
+@mutant(f"{REBALANCES}:_store_assignment")
 async def late_write_stabilises_next_generation(original: Function, served: Any, assignments: dict[str, bytes]) -> None:
     """An assignment that is replicated only when the next generation has begun makes that one Stable, and its members
     get no partitions (KIP-62)."""
     group, generation = served.group, served.group.generation
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
-    served.assigned = generation
+    served.storing_generation = generation
     error = await served.shard.write_group(group)
-    served.assigned = 0 if served.assigned == generation else served.assigned
+    if served.storing_generation == generation:
+        served.storing_generation = 0
     if not served.shard.is_led or group.state is not GroupState.COMPLETING_REBALANCE:
         return
     if not error:
-        rebalances.stabilise(served)
+        rebalances.propagate_assignment(served)
     else:
-        rebalances.fail_syncs(served, error)
-        rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
+        rebalances.reset_and_propagate_assignment_with_error(served, error)
+        rebalances.maybe_prepare_rebalance_or_complete_join(served, f"assignment not stored: {error_name(error)}")
 
 
 @mutant(f"{REBALANCES}:_keep_generation")
@@ -60,7 +61,7 @@ async def new_id_of_static_member_not_written(
     """A static member that restarts gets its new ID before that is written, and it never is. The next coordinator loads
     the old ID, and fences the member (KIP-345)."""
     response = rebalances._response_of_kept_generation(served, request, member_id, old_leader)
-    served.respond_to_join(member_id, response)
+    served.group.respond_to_join(member_id, response)
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 

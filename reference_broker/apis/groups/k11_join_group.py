@@ -26,8 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.classic_requests import MAX_REASON_CHARACTERS, JoinRequest, JoinResponse
-from reference_broker.groups.group import MemberProtocol
+from reference_broker.groups.classic_requests import MAX_REASON_CHARACTERS, JoinRequest, JoinResponse, MemberProtocol
 from reference_broker.wire.errors import ErrorCode
 
 NEEDS_MEMBER_ID_FROM = 4

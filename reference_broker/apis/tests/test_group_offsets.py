@@ -27,7 +27,8 @@ from reference_broker.apis.responses import topics_with_errors
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
-from reference_broker.groups.group import Member, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import Member
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -353,7 +354,7 @@ def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
     assert isinstance(partition, OffsetsPartition)
     group = partition.groups["g"]
     newer = Member("newer", "s", "c", "h", 1000, 1000, (MemberProtocol("range", b""),))
-    group.add(newer, awaits_join=False)
+    group.add(newer)
     assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 

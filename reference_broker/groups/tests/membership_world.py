@@ -9,8 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.classic_requests import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
-from reference_broker.groups.group import Group, GroupState, MemberProtocol
+from reference_broker.groups.classic_requests import (
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    MemberProtocol,
+    SyncRequest,
+    SyncResponse,
+)
+from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention, OffsetsWrite

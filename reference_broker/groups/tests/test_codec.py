@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.committed_offsets import CommitOffset, OffsetKey
-from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.group import Group, Member
 from reference_broker.groups.records import (
     CLASSIC_VALUE,
     EPOCH_VALUE,

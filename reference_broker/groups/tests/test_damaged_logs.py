@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord, FieldWriter
-from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import Group, Member
 from reference_broker.groups.records import group_key, group_value, offset_key, read_group
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import BatchOrigin
@@ -169,7 +170,7 @@ def test_records_with_extreme_fields_are_loaded_or_skipped(groups: list[bytes], 
 def test_text_too_long_for_response_is_damage() -> None:
     member = Member("m", None, "c", "/h", 1, 1, (MemberProtocol("range", b""),))
     group = Group("g", 1, protocol_type="consumer")
-    group.add(member, awaits_join=False)
+    group.add(member)
     assert read_group("g", group_value(group)).members.keys() == {"m"}
     out = FieldWriter(4, flexible_from=4)
     out.string("c" * 40_000)

@@ -4,15 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from reference_broker.groups.group import (
-    TRANSITIONS,
-    Group,
-    GroupState,
-    GroupStep,
-    Member,
-    MemberProtocol,
-    subscribed_topics,
-)
+from reference_broker.groups.classic_requests import JoinResponse, MemberProtocol, SyncResponse
+from reference_broker.groups.group import VALID_PREVIOUS_STATES, Group, GroupState, Member, subscribed_topics
 from reference_broker.wire.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000
@@ -26,16 +19,20 @@ def member(member_id: str, *protocols: str, instance: str | None = None, metadat
 def group_of(*members: Member, protocol_type: str = "consumer") -> Group:
     group = Group("g", NOW_MS, protocol_type=protocol_type)
     for each in members:
-        group.add(each, awaits_join=False)
+        group.add(each)
     return group
 
 
 def stable(*members: Member, protocol_type: str = "consumer") -> Group:
     group = group_of(*members, protocol_type=protocol_type)
     group.begin_rebalance(NOW_MS + 1)
-    group.begin_generation(NOW_MS + 2)
-    group.stabilise(NOW_MS + 3)
+    group.init_next_generation(NOW_MS + 2)
+    group.become_stable(NOW_MS + 3)
     return group
+
+
+def ignore_response(response: object) -> None:
+    """Respond to a request of which the test needs no response."""
 
 
 def subscription(topics: Iterable[str], version: int = 0, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
@@ -70,14 +67,13 @@ def test_transition_between_each_pair_of_states(before: GroupState, after: Group
         ("Stable", "PreparingRebalance"),
         *((each.value, "Dead") for each in GroupState),
     }
-    found = {step for step in GroupStep if TRANSITIONS.get((before, step)) is after}
-    assert bool(found) is ((before.value, after.value) in allowed)
+    assert (before in VALID_PREVIOUS_STATES[after]) is ((before.value, after.value) in allowed)
 
 
 def test_transition_missing_in_table_raises_assertion_error() -> None:
     group = group_of(member("m"))
-    with pytest.raises(AssertionError, match="is Empty and gets its assignment, which it cannot"):
-        group.stabilise(NOW_MS)
+    with pytest.raises(AssertionError, match="is Empty and cannot become Stable"):
+        group.become_stable(NOW_MS)
 
 
 @pytest.mark.clause(
@@ -91,7 +87,7 @@ def test_can_rebalance_in_each_state() -> None:
     assert group.can_rebalance
     group.begin_rebalance(NOW_MS)
     assert not group.can_rebalance
-    group.begin_generation(NOW_MS)
+    group.init_next_generation(NOW_MS)
     assert group.can_rebalance
     group.die(NOW_MS)
     assert not group.can_rebalance
@@ -102,11 +98,11 @@ def test_generation_starts_with_protocol_or_without_members() -> None:
     group = group_of(member("m", "roundrobin"))
     group.begin_rebalance(NOW_MS + 5)
     assert (group.protocol, group.generation, group.state_since_ms) == (None, 0, NOW_MS + 5)
-    group.begin_generation(NOW_MS + 6)
+    group.init_next_generation(NOW_MS + 6)
     assert (group.protocol, group.generation, group.state) == ("roundrobin", 1, GroupState.COMPLETING_REBALANCE)
     group.begin_rebalance(NOW_MS)
     group.remove("m")
-    group.begin_generation(NOW_MS + 7)
+    group.init_next_generation(NOW_MS + 7)
     assert (group.protocol, group.generation, group.state) == (None, 2, GroupState.EMPTY)
     assert group.state_since_ms == NOW_MS + 7
 
@@ -114,7 +110,7 @@ def test_generation_starts_with_protocol_or_without_members() -> None:
 def test_generation_wraps_to_first() -> None:
     group = Group("g", NOW_MS, generation=2**31 - 1)
     group.begin_rebalance(NOW_MS)
-    group.begin_generation(NOW_MS)
+    group.init_next_generation(NOW_MS)
     assert group.generation == 1
 
 
@@ -152,7 +148,7 @@ def test_supports_protocols() -> None:
     assert knows(group, "roundrobin", "x")
     assert not knows(group, "x")
     assert not knows(group, "range", protocol_type="connect")
-    group.add(member("b", "roundrobin"), awaits_join=False)
+    group.add(member("b", "roundrobin"))
     assert not knows(group, "range")
     group.remove("b")
     assert knows(group, "range")
@@ -165,21 +161,21 @@ def test_supports_protocols() -> None:
 def test_update_member() -> None:
     group = group_of(member("m", "range"))
     known = group.members["m"]
-    group.await_join(known, True)
     group.update(known, (MemberProtocol("roundrobin", b"r"),), 40_000, 20_000)
     assert (known.rebalance_timeout_ms, known.session_timeout_ms) == (40_000, 20_000)
-    assert (group.joined, group.select_protocol(), known.metadata("roundrobin")) == (1, "roundrobin", b"r")
+    assert group.select_protocol() == "roundrobin"
+    assert known.metadata("roundrobin") == b"r"
     assert known.metadata("range") == known.metadata(None) == b""
 
 
 @pytest.mark.clause("ClassicGroupTest.testReplaceGroupInstance")
 def test_replace_static_member_keeps_its_position() -> None:
     group = group_of(member("a", instance="one"), member("b", instance="two"))
-    group.await_join(group.members["a"], True)
     group.members["a"].assignment = b"x"
     group.replace_static("one", "c")
     assert list(group.members) == ["c", "b"]
-    assert (group.leader, group.joined, group.static_members) == ("c", 0, {"one": "c", "two": "b"})
+    assert group.leader == "c"
+    assert group.static_members == {"one": "c", "two": "b"}
     assert group.members["c"].assignment == b"x"
 
 
@@ -187,7 +183,7 @@ def test_replace_static_member_keeps_its_position() -> None:
 def test_add_duplicate_instance_raises() -> None:
     group = group_of(member("a", instance="one"))
     with pytest.raises(AssertionError):
-        group.add(member("b", instance="one"), awaits_join=False)
+        group.add(member("b", instance="one"))
 
 
 @pytest.mark.clause(
@@ -199,11 +195,13 @@ def test_add_duplicate_instance_raises() -> None:
 def test_pending_joins_and_syncs_are_cleared() -> None:
     group = Group("g", NOW_MS)
     group.pending_joins.update(a=None, b=None)
-    group.add(member("a"), awaits_join=True)
-    assert not group.all_joined
+    group.add(member("a"))
+    group.park_join("a", ignore_response)
+    assert not group.has_all_members_joined
     group.remove("b")
-    assert group.all_joined
+    assert group.has_all_members_joined
     group.pending_syncs["a"] = None
+    group.respond_to_join("a", JoinResponse(ErrorCode.none))
     group.remove("a")
     assert not group.pending_syncs
     group.pending_syncs["x"] = None
@@ -214,16 +212,54 @@ def test_pending_joins_and_syncs_are_cleared() -> None:
 @pytest.mark.clause(
     "ClassicGroupTest.testElectNewJoinedLeader", "ClassicGroupTest.testMaybeElectNewJoinedLeaderChooseExisting"
 )
-def test_elect_joined_leader_keeps_joined_leader_or_elects_first() -> None:
+def test_elect_new_joined_leader_keeps_joined_leader_or_elects_first() -> None:
     group = group_of(member("a"), member("b"), member("c"))
-    assert not group.elect_joined_leader()
-    group.await_join(group.members["c"], True)
-    assert group.elect_joined_leader()
+    assert not group.maybe_elect_new_joined_leader()
+    group.park_join("c", ignore_response)
+    assert group.maybe_elect_new_joined_leader()
     assert group.leader == "c"
-    group.await_join(group.members["a"], True)
-    assert group.elect_joined_leader()
+    group.park_join("a", ignore_response)
+    assert group.maybe_elect_new_joined_leader()
     assert group.leader == "c"
-    assert not Group("g", NOW_MS).elect_joined_leader()
+    assert not Group("g", NOW_MS).maybe_elect_new_joined_leader()
+
+
+# --- parked requests --------------------------------------------------------------------------------------------------
+
+
+def test_second_request_of_a_member_fails_the_parked_one() -> None:
+    group = group_of(member("a"))
+    joins: list[JoinResponse] = []
+    syncs: list[SyncResponse] = []
+    group.park_join("a", joins.append)
+    group.park_join("a", ignore_response)
+    group.park_sync("a", syncs.append)
+    group.park_sync("a", ignore_response)
+    assert joins == [JoinResponse(ErrorCode.rebalance_in_progress, "a")]
+    assert syncs == [SyncResponse(ErrorCode.rebalance_in_progress)]
+
+
+def test_member_with_a_parked_request_is_excused_unless_it_is_new() -> None:
+    group = group_of(member("a"))
+    known = group.members["a"]
+    assert not group.is_excused(known)
+    group.park_sync("a", ignore_response)
+    assert group.is_excused(known)
+    known.is_new = True
+    assert not group.is_excused(known)
+
+
+def test_all_parked_requests_fail_with_the_error() -> None:
+    group = group_of(member("a"), member("b"))
+    joins: list[JoinResponse] = []
+    syncs: list[SyncResponse] = []
+    group.park_join("a", joins.append)
+    group.park_sync("b", syncs.append)
+    group.fail_parked(ErrorCode.not_coordinator)
+    assert joins == [JoinResponse(ErrorCode.not_coordinator, "a")]
+    assert syncs == [SyncResponse(ErrorCode.not_coordinator)]
+    assert not group.parked_joins
+    assert not group.parked_syncs
 
 
 # --- which requests are valid -----------------------------------------------------------------------------------------
@@ -234,17 +270,17 @@ def test_validate_commit() -> None:
     group = Group("g", NOW_MS, protocol_type="consumer")
     assert group.check_commit("", None, -1) is ErrorCode.none
     assert group.check_commit("m", None, 0) is ErrorCode.unknown_member_id
-    group.add(member("m", instance="i"), awaits_join=False)
+    group.add(member("m", instance="i"))
     group.begin_rebalance(NOW_MS)
     assert group.check_commit("m", "i", 0) is ErrorCode.none
-    group.begin_generation(NOW_MS)
+    group.init_next_generation(NOW_MS)
     assert group.check_commit("", None, -1) is ErrorCode.unknown_member_id
     assert group.check_commit("x", "x", -1) is ErrorCode.unknown_member_id
     assert group.check_commit("m", "x", -1) is ErrorCode.unknown_member_id
     assert group.check_commit("m", "i", 0) is ErrorCode.illegal_generation
     assert group.check_commit("m", "i", -1) is ErrorCode.illegal_generation
     assert group.check_commit("m", "i", 1) is ErrorCode.rebalance_in_progress
-    group.stabilise(NOW_MS)
+    group.become_stable(NOW_MS)
     assert group.check_commit("m", "i", 1) is ErrorCode.none
     group.replace_static("i", "n")
     assert group.check_commit("m", "i", 1) is ErrorCode.fenced_instance_id
@@ -257,8 +293,8 @@ def test_only_empty_or_dead_group_may_be_deleted() -> None:
     for protocol_type, offsets in (("consumer", ErrorCode.none), ("connect", ErrorCode.non_empty_group)):
         group = group_of(protocol_type=protocol_type)
         assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.none, ErrorCode.none)
-        group.add(member("m"), awaits_join=False)
-        for step in (group.begin_rebalance, group.begin_generation, group.stabilise):
+        group.add(member("m"))
+        for step in (group.begin_rebalance, group.init_next_generation, group.become_stable):
             step(NOW_MS)
             assert (group.check_delete(), group.check_offset_delete()) == (ErrorCode.non_empty_group, offsets)
         group.die(NOW_MS)
@@ -271,13 +307,13 @@ def test_subscribed_topics_of_consumer_group() -> None:
     assert tuple(group_of().subscribed_topics() or ()) == ()
     group = stable(member("a", metadata=subscription(["t", "u"])))
     assert tuple(group.subscribed_topics() or ()) == ("t", "u")
-    group.add(member("b", metadata=subscription(["v"], version=3)), awaits_join=False)
+    group.add(member("b", metadata=subscription(["v"], version=3)))
     assert tuple(group.subscribed_topics() or ()) == ("t", "u", "v")
     group.remove("a")
     assert tuple(group.subscribed_topics() or ()) == ("v",)
     assert group.is_subscribed_to("v")
     assert not group.is_subscribed_to("t")
-    group.add(member("c", metadata=b"\0"), awaits_join=False)
+    group.add(member("c", metadata=b"\0"))
     assert group.subscribed_topics() is None
     assert group.is_subscribed_to("anything")
 
@@ -323,7 +359,7 @@ def test_expiry_start_of_offsets() -> None:
 
 def test_loaded_group() -> None:
     group = Group.loaded("g", 5, "consumer", "range", "b", 7, (member("a", instance="i"), member("b")))
-    assert (group.state, group.leader, group.generation, group.joined) == (GroupState.STABLE, "b", 5, 0)
+    assert (group.state, group.leader, group.generation) == (GroupState.STABLE, "b", 5)
     assert (group.static_members, group.state_since_ms, group.protocol) == ({"i": "a"}, 7, "range")
     empty = Group.loaded("g", 5, "", None, "gone", -1, ())
     assert (empty.state, empty.leader, empty.protocol_type) == (GroupState.EMPTY, None, None)

@@ -4,7 +4,8 @@ import pytest
 
 from reference_broker.coordination import partitioner
 from reference_broker.coordination.partitioner import java_hash, partition_of
-from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
@@ -20,11 +21,10 @@ def stable_group(group_id: str, at_ms: int = 1) -> Group:
     group = Group(group_id, at_ms, protocol_type="consumer")
     group.add(
         Member("m-1", "i-1", "client", "/host", 60_000, 10_000, (MemberProtocol("range", b"sub"),), b"parts"),
-        awaits_join=False,
     )
     group.begin_rebalance(at_ms)
-    group.begin_generation(at_ms)
-    group.stabilise(at_ms)
+    group.init_next_generation(at_ms)
+    group.become_stable(at_ms)
     return group
 
 

@@ -7,7 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.classic_requests import JoinResponse, MemberProtocol
+from reference_broker.groups.group import Group, GroupState, Member
+from reference_broker.groups.tests.test_group import ignore_response
 from reference_broker.wire.errors import Error, ErrorCode
 
 NAMES = ("range", "roundrobin", "sticky")
@@ -65,6 +67,9 @@ class GroupBesideNaive(RuleBasedStateMachine):
         self.now_ms = 0
         self.count = 0
 
+    def respond(self, member_id: str) -> None:
+        self.group.respond_to_join(member_id, JoinResponse(ErrorCode.none))
+
     def fresh_id(self) -> str:
         self.count += 1
         return f"new{self.count}"
@@ -80,7 +85,8 @@ class GroupBesideNaive(RuleBasedStateMachine):
         if taken or not fits or self.naive.state == "Dead":
             return
         member_id = self.naive.pending.pop() if self.naive.pending and instance is None else self.fresh_id()
-        self.group.add(Member(member_id, instance, "c", "h", rebalance_ms, 1, protocols), awaits_join=True)
+        self.group.add(Member(member_id, instance, "c", "h", rebalance_ms, 1, protocols))
+        self.group.park_join(member_id, ignore_response)
         self.naive.members.append(NaiveMember(member_id, instance, names, rebalance_ms, joined=True))
         if self.naive.leader is None:
             self.naive.leader = member_id
@@ -100,20 +106,21 @@ class GroupBesideNaive(RuleBasedStateMachine):
             return
         member = self.group.members[naive.member_id]
         self.group.update(member, tuple(MemberProtocol(each, b"") for each in names), rebalance_ms, 1)
-        self.group.await_join(member, True)
+        self.group.park_join(naive.member_id, ignore_response)
         naive.protocols, naive.rebalance_ms, naive.joined = names, rebalance_ms, True
 
     @precondition(lambda self: self.naive.members)
     @rule(data=st.data())
     def complete_join(self, data: st.DataObject) -> None:
         naive = data.draw(st.sampled_from(self.naive.members))
-        self.group.await_join(self.group.members[naive.member_id], False)
+        self.respond(naive.member_id)
         naive.joined = False
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         known = [each.member_id for each in self.naive.members] + self.naive.pending + ["stranger"]
         member_id = data.draw(st.sampled_from(known))
+        self.respond(member_id)
         removed = self.group.remove(member_id)
         assert (removed is not None) is (self.naive.member(member_id) is not None)
         self.naive.members = [each for each in self.naive.members if each.member_id != member_id]
@@ -127,6 +134,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
         naive = data.draw(st.sampled_from([each for each in self.naive.members if each.instance]))
         member_id = self.fresh_id()
         assert naive.instance is not None
+        self.respond(naive.member_id)
         self.group.replace_static(naive.instance, member_id)
         if self.naive.leader == naive.member_id:
             self.naive.leader = member_id
@@ -144,11 +152,11 @@ class GroupBesideNaive(RuleBasedStateMachine):
     def begin_generation(self) -> None:
         self.now_ms += 1
         joined = [each.member_id for each in self.naive.members if each.joined]
-        assert self.group.elect_joined_leader() is bool(joined)
+        assert self.group.maybe_elect_new_joined_leader() is bool(joined)
         if joined and self.naive.leader not in joined:
             self.naive.leader = joined[0]
         choices = self.naive.selectable() if self.naive.members else [None]
-        self.group.begin_generation(self.now_ms)
+        self.group.init_next_generation(self.now_ms)
         assert self.group.protocol in choices
         self.naive.protocol = self.group.protocol
         self.naive.generation += 1
@@ -158,7 +166,7 @@ class GroupBesideNaive(RuleBasedStateMachine):
     @rule()
     def stabilise(self) -> None:
         self.now_ms += 1
-        self.group.stabilise(self.now_ms)
+        self.group.become_stable(self.now_ms)
         self.naive.state = "Stable"
 
     @rule(data=st.data(), instance=st.sampled_from([None, *INSTANCES]), generation=st.integers(-1, 3))
@@ -182,16 +190,17 @@ class GroupBesideNaive(RuleBasedStateMachine):
         assert (group.generation, group.leader, group.protocol) == (naive.generation, naive.leader, naive.protocol)
         assert list(group.members) == [each.member_id for each in naive.members]
         assert list(group.pending_joins) == naive.pending
-        assert group.joined == sum(each.joined for each in naive.members)
-        assert group.all_joined is (all(each.joined for each in naive.members) and not naive.pending)
+        assert len(group.parked_joins) == sum(each.joined for each in naive.members)
+        assert group.has_all_members_joined is (all(each.joined for each in naive.members) and not naive.pending)
         assert group.static_members == {each.instance: each.member_id for each in naive.members if each.instance}
         assert group.rebalance_timeout_ms == max([each.rebalance_ms for each in naive.members], default=0)
         for each in naive.members:
             known = group.members[each.member_id]
-            assert (known.member_id, known.awaits_join) == (each.member_id, each.joined)
+            assert known.member_id == each.member_id
+            assert group.has_joined(each.member_id) is each.joined
         if naive.state == "PreparingRebalance":
             for size in range(4):
-                assert group.accepts("x", size) is (group.joined < size)
+                assert group.accepts("x", size) is (len(group.parked_joins) < size)
 
 
 TestGroupBesideNaive = pytest.mark.thorough(GroupBesideNaive.TestCase)

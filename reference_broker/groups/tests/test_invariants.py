@@ -16,7 +16,7 @@ from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.served_group import ServedGroup
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.membership_world import MembershipWorld
-from reference_broker.groups.tests.test_group import NOW_MS, group_of, member, stable
+from reference_broker.groups.tests.test_group import NOW_MS, group_of, ignore_response, member, stable
 from reference_broker.records.batch import NO_PRODUCER_ID
 
 KEY = OffsetKey("g", "t", 0)
@@ -28,14 +28,15 @@ COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
 @pytest.mark.parametrize(
     ("change", "story"),
     [
-        (lambda group: group.add(member("a"), awaits_join=False), "a is a member of g already"),
-        (lambda group: group.add(member("c", instance="one"), awaits_join=False), "one is a member of g already"),
+        (lambda group: group.add(member("a")), "a is a member of g already"),
+        (lambda group: group.add(member("c", instance="one")), "one is a member of g already"),
         (lambda group: group.replace_static("one", "a"), "a is a member of g already"),
         (lambda group: group.add_pending_member("a"), "a is a member of g already"),
-        (lambda group: group.await_join(member("a"), True), "a is no member of g"),
+        (lambda group: group.park_join("x", ignore_response), "x is no member of g"),
+        (lambda group: group.park_sync("x", ignore_response), "x is no member of g"),
         (lambda group: group.update(member("x"), (), 0, 0), "x is no member of g"),
-        (lambda group: group.stabilise(NOW_MS), "g is Stable and gets its assignment, which it cannot"),
-        (lambda group: group.begin_generation(NOW_MS), "g is Stable and begins a generation, which it cannot"),
+        (lambda group: group.become_stable(NOW_MS), "g is Stable and cannot become Stable"),
+        (lambda group: group.init_next_generation(NOW_MS), "g is Stable and cannot become CompletingRebalance"),
     ],
 )
 def test_group_rejects_inconsistent_change(change: Callable[[Group], None], story: str) -> None:
@@ -45,11 +46,23 @@ def test_group_rejects_inconsistent_change(change: Callable[[Group], None], stor
     group.validate()
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [lambda group: group.remove("b"), lambda group: group.replace_static("one", "c")],
+    ids=["removed", "replaced"],
+)
+def test_member_whose_request_is_parked_cannot_leave(leave: Callable[[Group], None]) -> None:
+    group = stable(member("a"), member("b", instance="one"))
+    group.park_sync("b", ignore_response)
+    with pytest.raises(AssertionError, match="b leaves g, and a request of it is parked"):
+        leave(group)
+
+
 def test_leader_that_is_no_member_is_detected_at_next_change() -> None:
     group = group_of(member("a"))
     group.leader = "x"
     with pytest.raises(AssertionError, match="x leads g, whose members are"):
-        group.add(member("b"), awaits_join=False)
+        group.add(member("b"))
 
 
 def test_generation_going_back_is_detected() -> None:
@@ -61,7 +74,7 @@ def test_generation_going_back_is_detected() -> None:
         world.group.generation -= 1
 
     with pytest.raises(AssertionError, match="generation 1 of group g became 0"):
-        served(world).enter(goes_back)
+        served(world).transition(goes_back)
 
 
 def test_commits_out_of_log_order_are_detected() -> None:
@@ -113,7 +126,8 @@ def given(name: str, value: object) -> Callable[[Any], None]:
     [
         (given("leader", None), "None leads g"),
         (spoilt("static_members"), "static members"),
-        (given("_joined", 1), "1 members count as joined, 0 have"),
+        (given("parked_joins", {"x": print}), "a request is parked for an ID that is no member"),
+        (given("parked_syncs", {"x": print}), "a request is parked for an ID that is no member"),
         (given("pending_joins", {"a": None}), "a member's ID still has to join"),
         (given("pending_syncs", {"x": None}), "a SyncGroup is pending for an ID that is no member"),
         (lambda group: group._supported.add(member("x").protocols), "is not what the members know"),
@@ -136,8 +150,6 @@ def served(world: MembershipWorld) -> ServedGroup:
     ("change", "story"),
     [
         (given("group", group_of()), "is not the one of its partition"),
-        (given("joins", {"x": print}), "JoinGroups of"),
-        (given("syncs", {"x": print}), "SyncGroups of"),
         (lambda it: it.sessions.update(x=None), "an ID that is no member has a session"),
         (spoilt("sessions"), "no session expires for"),
         (lambda it: setattr(it.group, "state", GroupState.EMPTY), "is Empty with 1 members"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.group import GroupState, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import GroupState
 from reference_broker.groups.rebalances import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, MembershipWorld
 from reference_broker.wire.errors import ErrorCode
@@ -175,7 +176,7 @@ def test_second_join_of_waiting_member_replaces_first() -> None:
     second = world.join(leader)
     assert first.error is ErrorCode.rebalance_in_progress
     assert not second.responses
-    assert world.group.joined == 1
+    assert len(world.group.parked_joins) == 1
 
 
 # --- pending members ------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, MembershipWorld
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE
 from reference_broker.wire.errors import Error, ErrorCode

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.groups.classic_requests import JoinResponse, Leaving, SyncResponse
-from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.classic_requests import JoinResponse, Leaving, MemberProtocol, SyncResponse
+from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.rebalances import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, MembershipWorld, Syncing
 from reference_broker.ports.coroutines import Future

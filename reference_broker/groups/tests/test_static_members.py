@@ -2,7 +2,8 @@
 
 import pytest
 
-from reference_broker.groups.group import GroupState, MemberProtocol
+from reference_broker.groups.classic_requests import MemberProtocol
+from reference_broker.groups.group import GroupState
 from reference_broker.groups.tests.membership_world import BOTH, MembershipWorld
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -56,7 +56,7 @@ def test_transactional_commit_before_assignment_is_accepted() -> None:
     world, target, group_id = led()
     group = stable_group(group_id)
     group.begin_rebalance(1)
-    group.begin_generation(1)
+    group.init_next_generation(1)
     put(world, target, group)
     assert world.transact(group_id, 5, generation=2, member="m-1") == OK
     assert world.commit(group_id, 5, generation=2, member="m-1") == [[ErrorCode.rebalance_in_progress]]
@@ -136,7 +136,7 @@ def test_changes_during_verification_are_checked() -> None:
     world.delete_topic("u")
     world.verifying.requests[0][1](ErrorCode.none)
     group.begin_rebalance(2)
-    group.begin_generation(2)
+    group.init_next_generation(2)
     world.verifying.requests[1][1](ErrorCode.none)
     assert (unknown, fenced) == ([[ErrorCode.unknown_topic_or_partition]], [[ErrorCode.illegal_generation]])
     lost = world.transact(group_id, 5)

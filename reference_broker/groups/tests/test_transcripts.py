@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from reference_broker.groups.classic_requests import JoinResponse, SyncResponse
-from reference_broker.groups.group import MemberProtocol
+from reference_broker.groups.classic_requests import JoinResponse, MemberProtocol, SyncResponse
 from reference_broker.groups.tests.membership_world import Joining, MembershipWorld, Syncing
 from reference_broker.wire.errors import ErrorCode, error_name
 

@@ -25,7 +25,8 @@ from chaos.checks.tests.stub_node import (
 )
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Note, Reply, Request, TimerFired
-from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.classic_requests import JoinResponse, MemberProtocol, SyncResponse
+from reference_broker.groups.group import Group, Member
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
@@ -106,20 +107,42 @@ class Coordinator:
             (("group", "g"), ("state", self.group.state.value), ("generation", self.group.generation)),
         )
 
+    def add_joining(self, new: Member) -> None:
+        """Add a member whose JoinGroup is parked."""
+        self.group.add(new)
+        self.park_join(new.member_id)
+
+    def park_join(self, member_id: str) -> None:
+        self.group.park_join(member_id, lambda _: None)
+
+    def respond_to_join(self, member_id: str) -> None:
+        self.group.respond_to_join(member_id, JoinResponse(ErrorCode.none))
+
+    def park_sync(self, member_id: str) -> None:
+        self.group.park_sync(member_id, lambda _: None)
+
+    def respond_to_sync(self, member_id: str) -> None:
+        self.group.respond_to_sync(member_id, SyncResponse(ErrorCode.none))
+
+    def remove(self, member_id: str) -> None:
+        """Remove a member, whose parked JoinGroup gets its response."""
+        self.respond_to_join(member_id)
+        self.group.remove(member_id)
+
     def begin(self) -> Note:
         return self.step(lambda: self.group.begin_rebalance(0))
 
     def generation(self) -> Note:
         def change() -> None:
-            self.group.begin_generation(0)
-            for each in self.group.members.values():
-                self.group.await_join(each, False)
+            self.group.init_next_generation(0)
+            for member_id, each in self.group.members.items():
+                self.respond_to_join(member_id)
                 each.is_new = False
 
         return self.step(change)
 
     def stabilise(self) -> Note:
-        return self.step(lambda: self.group.stabilise(0))
+        return self.step(lambda: self.group.become_stable(0))
 
     def joined(self, key: str, **fields: Any) -> Reply:
         """Return the response to the JoinGroup of a member, as it follows from the group, but with these fields."""
@@ -173,7 +196,7 @@ def first_generation(world: Coordinator) -> None:
     world.group.pending_joins.clear()
     world.group.protocol_type = "consumer"
     new = member(A, is_new=True)
-    world.group.add(new, awaits_join=True)
+    world.add_joining(new)
     world.request(JOIN, joining(A), world.begin())
     number = world.number
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=number), after_us=300_000)
@@ -184,5 +207,5 @@ def committed(*codes: ErrorCode, connection: int = 0) -> Reply:
 
 
 def expire(world: Coordinator, member_id: str, *, after_us: int) -> None:
-    world.group.remove(member_id)
+    world.remove(member_id)
     world.handle_timer(world.begin(), after_us=after_us)

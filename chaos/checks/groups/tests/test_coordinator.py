@@ -47,8 +47,9 @@ from chaos.checks.tests.stub_node import (
 from chaos.sim.disk import SimDisk
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Closed, Note, Reply, Request
+from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey
-from reference_broker.groups.group import Group, Member, MemberProtocol
+from reference_broker.groups.group import Group, Member
 from reference_broker.groups.records import EPOCH_VALUE, group_key, group_value, offset_key, offset_value
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.clause("X-14")
 )
 def test_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], story: str) -> None:
     world = stable(member(A))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A, **change))
     assert story in world.stories[0]
@@ -66,19 +66,19 @@ def test_follower_gets_no_members_and_each_member_what_the_leader_sent() -> None
 @pytest.mark.parametrize(("given", "is_right"), [(b"2", True), (b"1", False), (b"", False)])
 def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes, is_right: bool) -> None:
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[B], True)
+    world.park_join(B)
     world.request(JOIN, joining(B), world.begin())
     number = world.number
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     notes = [world.generation()]
     world.number += 1
     joins = Request(world.number, 1, JOIN, 9, "client", joining(A), Tag(JOIN, 9, "client", 0, -1))
     joined = [world.joined(key)._replace(connection=of) for key, of in ((A, world.number), (B, number))]
     world.handle(joins, *notes, *joined)
-    world.group.await_sync(B, True)
+    world.park_sync(B)
     world.request(SYNC, syncing(B, generation=4))
     parked = world.number
-    world.group.await_sync(B, False)
+    world.respond_to_sync(B)
     sent = {A: b"1", B: b"2"}
     world.number += 1
     body, tag = syncing(A, generation=4, assignments=sent), Tag(SYNC, 9, "client", 0, -1)
@@ -142,7 +142,7 @@ def test_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
     world = stable(member(A))
     world.request(COMMIT, committing(generation=4))
     number = world.number
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A))
     world.handle_timer(committed(ErrorCode.none, connection=number))

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.clause("X-14")
 def test_first_generation_is_clean() -> None:
     world = Coordinator()
     first_generation(world)
-    world.group.await_sync(A, True)
+    world.park_sync(A)
     world.request(SYNC, syncing(generation=1, assignments={A: b"all"}))
     number = world.number
-    world.group.await_sync(A, False)
+    world.respond_to_sync(A)
     world.handle_timer(world.stabilise(), assigned(b"all")._replace(connection=number))
     world.request(HEARTBEAT, heartbeat(generation=1), beaten(ErrorCode.none))
     assert world.stories == []
@@ -42,10 +42,10 @@ def test_first_generation_is_clean() -> None:
 def test_static_member_that_returns_has_another_id() -> None:
     world = stable(member(B, "i", assignment=b"2"))
     world.group.replace_static("i", "b-2")
-    world.group.await_join(world.group.members["b-2"], True)
+    world.park_join("b-2")
     world.request(JOIN, joining(instance="i"))
     number = world.number
-    world.group.await_join(world.group.members["b-2"], False)
+    world.respond_to_join("b-2")
     world.handle_timer(world.joined("b-2", members=(), leader=B)._replace(connection=number))
     world.request(SYNC, syncing("b-2", instance="i"), assigned(b"2"))
     world.request(HEARTBEAT, heartbeat(B, instance="i"), beaten(ErrorCode.fenced_instance_id))
@@ -62,7 +62,7 @@ def test_generation_without_assignment_is_not_stable() -> None:
     world = stable(member(A), member(B))
     world.handle_timer(world.begin(), after_us=1)
     for each in (A, B):
-        world.group.await_join(world.group.members[each], True)
+        world.park_join(each)
     world.handle_timer(world.generation())
     world.request(SYNC, syncing(B, generation=4), world.stabilise(), assigned(b""))
     assert "generation 4 is Stable, and its leader has assigned nothing" in "".join(world.stories)
@@ -71,7 +71,7 @@ def test_generation_without_assignment_is_not_stable() -> None:
 def test_parked_requests_end_with_the_coordinator() -> None:
     for responds in (True, False):
         world = stable(member(A), member(B))
-        world.group.await_join(world.group.members[A], True)
+        world.park_join(A)
         world.request(JOIN, joining(A), world.begin())
         number = world.number
         world.request(JOIN, joining("x"), join_refused(ErrorCode.unknown_member_id, "x"))
@@ -85,7 +85,7 @@ def test_parked_requests_end_with_the_coordinator() -> None:
 
 def test_request_whose_connection_is_closed_needs_no_response() -> None:
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     world.unload()
     world.handle(Closed(world.number))
@@ -95,9 +95,9 @@ def test_request_whose_connection_is_closed_needs_no_response() -> None:
 
 def test_parked_request_without_any_response_is_found() -> None:
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
-    world.group.await_join(world.group.members[A], False)
+    world.respond_to_join(A)
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress))
     assert "JoinGroup of client wait" in world.stories[0]
 
@@ -115,6 +115,6 @@ def test_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -> 
 
 def test_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:
     world = stable(member(A))
-    world.group.add(member(B, is_new=True), awaits_join=True)
+    world.add_joining(member(B, is_new=True))
     world.request(JOIN, joining(instance=None), world.begin(), version=3)
     assert world.check._groups[1]["g"].sessions[B] == (world.now_us + NEW_MEMBER_US,) * 2

@@ -28,7 +28,7 @@ def test_initial_delay_is_kept() -> None:
     world = Coordinator()
     world.load()
     world.group.protocol_type = "consumer"
-    world.group.add(member(A, "i", is_new=True), awaits_join=True)
+    world.add_joining(member(A, "i", is_new=True))
     world.request(JOIN, joining(instance="i"), world.begin())
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=1), after_us=299_000)
     assert "first generation begins 299000 us after" in world.stories[0]
@@ -55,12 +55,12 @@ def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> Non
 
 def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
     assert world.stories == []
-    world.group.remove(A)
+    world.remove(A)
     world.handle_timer(
         Note("group_member", (("group", "g"),)),
         join_refused(ErrorCode.unknown_member_id, A),
@@ -71,12 +71,12 @@ def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
 def rebalanced_without_b(after_us: int) -> Coordinator:
     """B sends heartbeats, and does not join again."""
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     number = world.number
     for _ in range(4):
         world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=after_us // 5)
-    world.group.remove(B)
+    world.remove(B)
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=number), after_us=after_us // 5)
     return world
 
@@ -87,7 +87,7 @@ def test_rebalance_ends_with_the_rebalance_timeout() -> None:
     late = rebalanced_without_b(2_000_000 + 2 * SLACK_US).stories
     assert not late  # It is judged while it lasts.
     world = stable(member(A), member(B))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     for _ in range(6):
         world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=500_000)
@@ -96,14 +96,14 @@ def test_rebalance_ends_with_the_rebalance_timeout() -> None:
 
 def test_all_have_joined_and_no_generation_begins() -> None:
     world = stable(member(A))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     assert "all of ['a-1'] have joined, and no generation begins" in world.stories[0]
 
 
 def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
     world = stable(member(A), member(B, "i"))
-    world.group.await_join(world.group.members[A], True)
+    world.park_join(A)
     notes = [world.begin()]
     world.request(JOIN, joining(A), *notes)
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=1))
@@ -113,7 +113,7 @@ def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
 def test_member_that_does_not_sync_is_removed_in_time() -> None:
     def late(after_us: int) -> Coordinator:
         world = stable(member(A))
-        world.group.await_join(world.group.members[A], True)
+        world.park_join(A)
         notes = [world.begin(), world.generation()]
         world.request(JOIN, joining(A), *notes, world.joined(A))
         for _ in range(4):
@@ -121,11 +121,11 @@ def test_member_that_does_not_sync_is_removed_in_time() -> None:
         return world
 
     world = late(2_000_000)
-    world.group.remove(A)
+    world.remove(A)
     world.handle_timer(world.begin(), world.generation(), after_us=400_000)
     assert world.stories == []
     world = late(1_500_000)
-    world.group.remove(A)
+    world.remove(A)
     world.handle_timer(world.begin(), world.generation(), after_us=300_000)
     assert "a-1 is removed" in world.stories[0]
     world = late(2_500_000)
@@ -137,14 +137,14 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
     def waited(after_us: int) -> Coordinator:
         """A leaves, and static B joins again when its time to join is over."""
         world = stable(member(A), member(B, "i"))
-        world.group.remove(A)
+        world.remove(A)
         left = reply(LEAVE, leave_group_response(ErrorCode.none))
         world.request(LEAVE, leave_group_request(leaving_member(A)), world.begin(), left)
         for _ in range(5):
             world.request(
                 HEARTBEAT, heartbeat(B, instance="i"), beaten(ErrorCode.rebalance_in_progress), after_us=500_000
             )
-        world.group.add(member("c", "j", is_new=True), awaits_join=True)
+        world.add_joining(member("c", "j", is_new=True))
         world.request(JOIN, joining(instance="j"))
         number = world.number
         for _ in range(3):
@@ -168,16 +168,16 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
 def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool) -> None:
     """All members that have not synced are gone, and one that joins next does not wait for an ID without a member."""
     world = stable(member(A)) if is_alone else stable(member(A), member(B, "i"))
-    for each in world.group.members.values():
-        world.group.await_join(each, True)
+    for member_id in world.group.members:
+        world.park_join(member_id)
     world.request(JOIN, joining(A), world.begin(), world.generation(), world.joined(A))
     world.group.add_pending_member("p")
     world.request(JOIN, joining(), join_refused(ErrorCode.member_id_required, "p"))
-    world.group.remove(A)
+    world.remove(A)
     world.handle_timer(world.begin(), after_us=2_000_000)
-    world.group.add(member("c", "j", is_new=True), awaits_join=True)
+    world.add_joining(member("c", "j", is_new=True))
     world.request(JOIN, joining(instance="j"))
-    generated = world.step(lambda: world.group.begin_generation(0))
+    generated = world.step(lambda: world.group.init_next_generation(0))
     world.handle_timer(generated)
     assert any("begins without" in each for each in world.stories) is not is_alone
 
@@ -187,10 +187,10 @@ def test_timer_of_the_time_to_join_may_fire_late(late_us: int, is_early: bool) -
     """Static B has not joined when the time to join is over. C joins just before the late timer fires, or much later,
     when the time to join has begun again."""
     world = stable(member(A), member(B, "i"))
-    world.group.remove(A)
+    world.remove(A)
     left = reply(LEAVE, leave_group_response(ErrorCode.none))
     world.request(LEAVE, leave_group_request(leaving_member(A)), world.begin(), left)
-    world.group.add(member("c", "j", is_new=True), awaits_join=True)
+    world.add_joining(member("c", "j", is_new=True))
     world.request(JOIN, joining(instance="j"), after_us=2_000_000 + late_us - 1000)
     world.group.leader = "c"
     world.handle_timer(world.generation())

@@ -9,7 +9,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.rebalances import remove
+from reference_broker.groups.rebalances import remove_member
 from reference_broker.groups.records import read_key
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -19,13 +19,13 @@ GROUP = "reference_broker.groups.group:Group"
 # --- members ----------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.groups.rebalances:_remove_absent")
+@mutant("reference_broker.groups.rebalances:_remove_members_not_joined")
 def absent_static_member_removed(original: Function, served: Any) -> None:
     """A static member that has not joined again when the rebalance timeout is over is removed before its session ends
     (KIP-345)."""
     for member in tuple(served.group.members.values()):
-        if not member.awaits_join:
-            remove(served, member.member_id, "expired")
+        if not served.group.has_joined(member.member_id):
+            remove_member(served, member.member_id, "expired")
 
 
 @mutant("reference_broker.groups.rebalances:_is_repeated")
