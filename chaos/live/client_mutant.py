@@ -1,7 +1,7 @@
 """Mutants of the reference client, applied in the fleet's processes.
 
-The fleet knows nothing of mutants. Its spec names a function to call first, and that function's arguments. A file in
-the run's logs shows that the mutant was reached, since Locust's workers have no pipe to the runner.
+The fleet does not know mutants: its spec names a function to call first, with its arguments. A file in the run's logs
+shows that the mutant was reached, since Locust's workers have no pipe to the runner.
 """
 
 from pathlib import Path

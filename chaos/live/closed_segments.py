@@ -1,7 +1,7 @@
 """Judges ``closed-segments-stored`` from files and ListOffsets.
 
-The files of a partition's leader show which segments it has, so we must have started that node. ListOffsets with the
-latest tiered offset (KIP-1005) shows how far the partition is in the tier.
+The files of a partition's leader show its segments, so the suite must have started that node. ListOffsets with the
+latest tiered offset (KIP-1005) shows up to which offset the partition is in the tier.
 """
 
 import time
@@ -23,10 +23,10 @@ from scenarios.model import Scenario
 
 GUARANTEE: Final = "closed-segments-stored"
 LIMIT_S: Final = 60.0
-"""After the heal, time in which the next closed segment of an external target must get to the tier, until all are
-there."""
+"""Limit of the time between uploads of closed segments of an external target after the heal, until all are in the
+tier."""
 OWN_LIMIT_S: Final = 15.0
-"""The same for nodes of ours, whose scenarios retry a copy within a second or two."""
+"""The same limit for the reference broker, whose scenarios retry a copy within a second or two."""
 LOOK_EVERY_S: Final = 0.5
 CALL_LIMIT_US: Final = 5_000_000
 LATEST_TIERED: Final = -5
@@ -36,8 +36,8 @@ CLIENT_ID: Final = "crucible-tier"
 
 
 class SegmentsNode(Protocol):
-    """The part of a node that the check needs. ``listen`` is HOST:PORT without a proxy, ``advertised`` the address in
-    its metadata."""
+    """The members of a node that the check needs. ``listen`` is HOST:PORT without a proxy, ``advertised`` the address
+    in its metadata."""
 
     @property
     def listen(self) -> str: ...
@@ -58,16 +58,16 @@ class ClosedSegments:
     """Number of partitions."""
     metadata_version: int
     limit_s: float = LIMIT_S
-    """Ends the wait if no further segment got to the tier for this time."""
+    """Limit of the wait for the next segment."""
     left: list[str] = field(default_factory=list)
-    """Missing at the last look."""
+    """Segments that were missing at the last check."""
     looked_at: int = 0
     _again_s: float = 0.0
     _progress_s: float = 0.0
 
     def waited_for(self) -> bool:
-        """Return whether nothing is left to wait for: all are stored, or none got there within the limit. It looks
-        only now and then, so it is cheap to call. A node that does not respond is retried."""
+        """Return whether the wait is over: all segments are stored, or none was stored within the limit. Most calls
+        check nothing, so calls are cheap. A node that does not respond is retried."""
         now_s = time.monotonic()
         if now_s < self._again_s:
             return False
@@ -115,7 +115,7 @@ class ClosedSegments:
 def segments_of(
     scenario: Scenario, nodes: Sequence[SegmentsNode], prefix: str, version: int, limit_s: float = LIMIT_S
 ) -> ClosedSegments | None:
-    """Return None if the scenario promises nothing of them. The run's topics begin with ``prefix``."""
+    """Return None if the scenario does not promise the guarantee. The run's topics begin with ``prefix``."""
     topics = {
         f"{prefix}{each.name}": each.partitions
         for each in scenario.load.topics

@@ -13,8 +13,8 @@ from chaos.live.targets import Roles
 from chaos.seeds import random_for
 
 ABILITIES: Final = frozenset(("start", "stop", "kill", "pause", "resume", "files", "settings", "disk"))
-"""Abilities of a node's launcher: actions on its process, to the files of a stopped node, to the settings of its next
-incarnation, and to the disk of a running node."""
+"""Abilities of a node's launcher: it can act on the process, the files of a stopped node, the settings of the next
+incarnation, and the disk of a running node."""
 LOOK_EVERY_S = 0.05
 
 
@@ -39,7 +39,7 @@ class Launcher:
         raise NotImplementedError
 
     def reconfigure(self, config: Mapping[str, str]) -> None:
-        """Give these settings to the next incarnations, beside or instead of what they had."""
+        """Set these settings for the next incarnations; others are kept."""
 
     def load_starts(self, at_us: int) -> None:
         """Note that the load starts."""
@@ -58,7 +58,8 @@ class Launcher:
 
 
 class LiveNode:
-    """``listen`` is HOST:PORT without a proxy before it, and ``advertised`` is HOST:PORT where clients reach it."""
+    """``listen`` is the node's own HOST:PORT, and ``advertised`` is the HOST:PORT at which clients reach it, possibly a
+    proxy's."""
 
     def __init__(self, number: int, listen: str, launcher: Launcher, advertised: str = "") -> None:
         self.number = number
@@ -97,7 +98,7 @@ class LiveNode:
         self._deadline = time.monotonic() + self.launcher.start_limit_s
 
     def poll(self) -> None:
-        """Note whether the node serves. Raise NodeDied for an unexpected end, and what ``look_for_ready`` raises."""
+        """Update whether the node serves. Raise NodeDied for an unexpected end, or the errors of ``look_for_ready``."""
         process = self.process
         if process is None:
             return
@@ -110,7 +111,7 @@ class LiveNode:
             process.check()
 
     def look_for_ready(self) -> None:
-        """Note whether the node serves, without waiting. Raise the launcher's ``failure`` if it ended before that or
+        """Update whether the node serves, without waiting. Raise the launcher's ``failure`` if it ended earlier or
         takes too long."""
         process = self.process
         assert process is not None
@@ -137,16 +138,16 @@ class LiveNode:
             time.sleep(LOOK_EVERY_S)
 
     def end(self) -> None:
-        """End the process in whatever state it is."""
+        """End the process in any state."""
         if self.process is not None:
             self.process.end()
 
 
 class LiveCluster:
-    """The first ``voters`` of the ``total`` nodes vote. There are no ``nodes`` if only addresses are known.
+    """The first ``voters`` of the ``total`` nodes are voters. ``nodes`` is empty if only addresses are known.
 
-    Nodes that are ``ours`` must shut down cleanly; how another broker ends is not judged. ``on_line`` gets each line of
-    evidence with its node's number.
+    Nodes that are ``ours`` must shut down cleanly; the end of other brokers is not judged. ``on_line`` is called with
+    each line of evidence and its node's number.
     """
 
     def __init__(
@@ -180,12 +181,13 @@ class LiveCluster:
         return all(node.is_ready for node in self.nodes)
 
     def lives(self, number: int) -> bool:
-        """Return whether the node's process exists, even if it is stopped. A node that is only an address lives."""
+        """Return whether the node's process exists, even if it is stopped. A node that is only an address counts as
+        alive."""
         return number >= len(self.nodes) or self.nodes[number].running
 
     def restart(self, number: int) -> None:
-        """Start the node again if it has ended. If it is our only one, wait until it is ready. One of several may need
-        a majority for that."""
+        """Restart the node if it has ended. Wait until it is ready only if it is the only node; one of several may need
+        a majority first."""
         node = self.nodes[number]
         if node.running:
             return
@@ -213,12 +215,12 @@ class LiveCluster:
             node.launcher.load_starts(at_us)
 
     def disarm(self) -> None:
-        """Note that the load is over. No fault at a state fires any more."""
+        """Disarm the faults at states, because the load is over."""
         for node in self.nodes:
             node.launcher.disarm()
 
     def heal(self) -> None:
-        """Let all nodes run again, and wait until they are ready. Raise NodeDied."""
+        """Restart or resume all nodes, and wait until they are ready. Raise NodeDied."""
         for node in self.nodes:
             if node.process is not None:
                 node.process.resume()

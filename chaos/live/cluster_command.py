@@ -1,8 +1,8 @@
 """``crucible cluster``: a local cluster for a user's own clients.
 
 It runs until Ctrl-C or SIGTERM. The nodes and Toxiproxy end with it, even if it is killed or they are stopped
-(``bench.children``). A file in the data folder holds the cluster's ID and size, and the process IDs and addresses of
-its nodes. A second start reads it, so that its nodes form the same quorum.
+(``bench.children``). A file in the data folder contains the cluster's ID and size, and the process IDs and addresses of
+its nodes. The next start reads it, so that the nodes form the same quorum.
 """
 
 import json
@@ -75,7 +75,7 @@ def claim(data: Path, nodes: int, wanted_id: str = "") -> ClusterIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The nodes that ran when the file was last written: the process of each, and where clients reach it, HOST:PORT."""
+    """The nodes that ran when the file was last written: the process ID and the client address (HOST:PORT) of each."""
 
     pids: Mapping[int, int]
     addresses: Sequence[str]
@@ -86,7 +86,7 @@ class Running:
 
 
 def running(data: Path) -> Running:
-    """Read which nodes run. Raise SetupError."""
+    """Return the running nodes. Raise SetupError."""
     path = data / FILE_NAME
     try:
         values = json.loads(path.read_text())
@@ -102,7 +102,7 @@ def running(data: Path) -> Running:
 
 
 def write_running(data: Path, pids: Mapping[int, int], addresses: Sequence[str]) -> None:
-    """Write which process each node is, by its ID, and where it listens. A node that does not run has no process."""
+    """Write the process ID of each node by its node ID, and its address. A node that does not run has no process ID."""
     path = data / FILE_NAME
     try:
         _write(path, {**asdict(_read(path)), "pids": pids, "addresses": addresses})
@@ -163,7 +163,8 @@ class ClusterPlan:
 
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Run the cluster until Ctrl-C or SIGTERM, and return the exit code. ``announce`` gets the ready line, JSON with
-    ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` has them, too, also after a restart."""
+    ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` contains both, and is updated after a
+    restart."""
     try:
         return _run_nodes(plan, announce)
     except SetupError as wrong:
@@ -219,14 +220,14 @@ def started(plan: ClusterPlan) -> Iterator[LiveCluster]:
 
 
 def _claimed(plan: ClusterPlan) -> str:
-    """Make the data folder this cluster's, and return the cluster's ID. Raise SetupError."""
+    """Bind the data folder to this cluster, and return the cluster's ID. Raise SetupError."""
     check_plan(plan)
     return claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id
 
 
 @contextmanager
 def _running(nodes: Sequence[LiveNode], ending: threading.Event) -> Iterator[LiveCluster]:
-    """Start the nodes, and wait until they are ready or the cluster is to end."""
+    """Start the nodes, and wait until they are ready or the command is stopped."""
     cluster = LiveCluster(len(nodes), len(nodes), ours=True)
     try:
         cluster.launch(nodes)
@@ -247,10 +248,10 @@ def pids_of(cluster: LiveCluster) -> dict[int, int]:
 
 
 def planned_nodes(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[LiveNode]:
-    """Plan where each node listens and how it dials the others. With ``links`` the proxies are made.
+    """Assign the addresses at which each node listens and reaches the others. With ``links``, create the proxies.
 
-    Without proxies, each node of a quorum has a listener of its own for requests of brokers, and one for requests of
-    controllers. With proxies, one listener takes all, so that a cut link cuts all that goes over it.
+    Without proxies, each node of a quorum has separate listeners for requests of brokers and of controllers. With
+    proxies it has one listener, so that a cut link affects all requests.
     """
     nodes = range(plan.nodes)
     shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
@@ -292,13 +293,14 @@ def _ready_line(cluster: LiveCluster, facts: Mapping[str, str]) -> str:
 
 
 class Caretaker:
-    """Reports each death once. With ``restart`` it starts a dead node again, and reports that, and when it serves."""
+    """Reports each death once. With ``restart`` it restarts a dead node, and reports the restart and when the node
+    serves."""
 
     def __init__(self, cluster: LiveCluster, restart: bool) -> None:
         self._cluster = cluster
         self._restart = restart
         self._dead: dict[int, float] = {}
-        """Times at which dead nodes are started again, on the monotonic clock; never is infinite."""
+        """Times at which dead nodes are restarted, on the monotonic clock; infinite means never."""
         self._starting: set[int] = set()
 
     def poll(self, now: float) -> None:

@@ -29,7 +29,8 @@ OF_EPOCHS = (
     "one-content-per-epoch",
     "no-fetch-before-epoch",
 )
-"""The guarantees that metadata epochs give. A run without epochs does not promise them, so that it may show rewinds."""
+"""The guarantees that metadata epochs provide. A run without epochs does not promise them, so that it may contain
+rewinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def plays_of(scenario: Scenario) -> list[ComparedPlay]:
 def with_epochs(scenario: Scenario, on: bool) -> Scenario:
     """Return the scenario with metadata epochs on or off, in the cluster and in its clients.
 
-    Without them a client must rewind. Otherwise the run does not show what the epochs prevent, and is INVALID (M-15).
+    A run without epochs is INVALID unless a client rewinds, since it does not show what the epochs prevent (M-15).
     """
     cluster = scenario.cluster
     config = {**dict(cluster.config), EPOCHS_KEY: "1" if on else "0"}

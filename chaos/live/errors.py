@@ -11,22 +11,23 @@ class SetupError(Exception):
 
 
 class NodeDied(Exception):  # noqa: N818  (it says what happened)
-    """A process ended although no fault caused that. The message says how it ended, and the last line of its log.
-    The exit code is 4, unless a guarantee covers it."""
+    """A process ended, and no fault caused it. The message contains how it ended and the last line of its log. The exit
+    code is 4, unless a guarantee covers it."""
 
 
 class TargetDied(NodeDied):
-    """A node of a target that is not ours ended by itself, or did not come back after a fault. That is the target's
-    failure and not the suite's."""
+    """A node of an external target ended by itself, or did not restart after a fault: a failure of the target, not of
+    the suite."""
 
 
 class NotBack(NodeDied):
-    """A node of ours did not get ready again after a fault. That breaks responses-after-heal, and is no crash."""
+    """A node of the reference broker did not become ready after a fault. That violates responses-after-heal, and is not
+    a crash."""
 
 
 class EndedItself(NodeDied):
-    """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is a crash
-    only where that is not promised."""
+    """A node found its metadata damaged and ended. That violates quorum-converges, and is a crash only if that
+    guarantee is not promised."""
 
 
 CONVERGES: Final = "quorum-converges"
@@ -53,7 +54,7 @@ class RunEnd:
 
 
 def end_by(failure: Exception, guarantees: Collection[str]) -> RunEnd:
-    """Return how a run ended that is judged for these guarantees."""
+    """Return the end of a run that is judged for these guarantees."""
     match failure:
         case EndedItself() if CONVERGES in guarantees:
             return RunEnd(Ending.NODE_ENDED_ITSELF, str(failure))

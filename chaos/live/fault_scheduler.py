@@ -1,7 +1,6 @@
 """Begins and ends a live run's faults, with evidence.
 
-It begins and ends faults at a time. After a fault at a state it starts a node that was killed, or continues one that
-was paused.
+It injects the faults at a time. After a fault at a state it restarts a killed node, or resumes a paused one.
 """
 
 from collections.abc import Callable
@@ -38,9 +37,9 @@ BEGIN: Final[dict[str, Begin]] = {
 RETRY_S = 0.05
 """Interval of the retries of a fault that cannot begin or end yet."""
 NO_TARGET_LIMIT_S = 10.0
-"""Limit for a node to get the role that a fault is for. Beyond it the fault does not begin."""
+"""Limit of the wait until a node has the role that the fault targets. After it the fault is dropped."""
 ERROR_LIMIT_S = 5.0
-"""Limit for a node to end itself after an error of its disk. Beyond it its end is no effect of the error."""
+"""Time after an error of its disk in which a node may end itself because of it."""
 
 
 class LiveFaultScheduler:
@@ -61,8 +60,7 @@ class LiveFaultScheduler:
     After a disk_error a node is watched: if it ends itself, it is restarted (``_watch_node``). When the load ends,
     ``end_all`` ends what is under way, brings nodes back, and drops what is planned or due.
 
-    ``context`` is what the functions of ``chaos.live.faults`` act on. ``now_us`` returns the time since the run's
-    start.
+    ``context`` is passed to the functions of ``chaos.live.faults``. ``now_us`` returns the time since the run's start.
     """
 
     def __init__(
@@ -107,13 +105,13 @@ class LiveFaultScheduler:
         self._due_actions.do_due(self._now_us())
 
     def next_fault(self) -> tuple[str, float] | None:
-        """Return the name of the next fault at a time, and the seconds until then. None if all began."""
+        """Return the name of the next fault at a time, and the seconds until then; None if all have started."""
         now_us = self._now_us()
         at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
         return (name, (at_us - now_us) / 1e6) if name else None
 
     def end_all(self) -> None:
-        """Note that the load is over. No fault begins any more, and those that last end now."""
+        """End the running faults, because the load is over. No further fault starts."""
         self.context.is_over = True
         self._due_actions.do_all()
         self._losses.end_all()
@@ -187,7 +185,7 @@ class LiveFaultScheduler:
     # Faults at states
 
     def _handle_report(self, node: int, row: FaultRow) -> None:
-        """Handle the evidence of an interceptor that a fault fired at a state of this node."""
+        """Handle the evidence of an interceptor that a fault at a state fired at this node."""
         fault = self._faults.get(row.name)
         if fault is not None and fault.kind == row.kind == "host_lost":
             self._lose_host(node, fault, row)
@@ -202,7 +200,7 @@ class LiveFaultScheduler:
                 self._plan_return(node, fault, fired)
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
-        """Let the host of a node vanish that has stopped itself at a state."""
+        """Silence and kill a node that has stopped itself at a state, as if its host vanished."""
         if self.context.is_over:
             self.context.child(node).resume()
             return
@@ -286,8 +284,8 @@ class DueActions:
             heappop(self._entries)[2]()
 
     def do_all(self) -> None:
-        """Do at once everything that is still planned at the end of the load (heals, restarts), in the order of the
-        times."""
+        """Run all actions that are still planned at the end of the load (heals, restarts) immediately, in the order of
+        their times."""
         while self._entries:
             heappop(self._entries)[2]()
 

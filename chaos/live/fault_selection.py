@@ -1,6 +1,4 @@
-"""The scenario that a live run plays for a seed. Where there is a choice, it avoids what only the simulator can
-do.
-"""
+"""The scenario that a live run plays for a seed. Of alternatives, it omits those that need the simulator."""
 
 from dataclasses import replace
 
@@ -33,8 +31,8 @@ def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
 def without_sessions(scenario: Scenario) -> Scenario:
     """Return the scenario with the same faults on fetches without a session, and without the guarantees of sessions.
 
-    A follower's fetch requests a session each time (scenarios.revisions), and a fetch of the metadata log never does.
-    So the two can be distinguished. A fault that waits for an error which only sessions have need not fire.
+    A follower's fetch always requests a session (scenarios.revisions), and a fetch of the metadata log never does,
+    which distinguishes them. A fault that waits for an error which only sessions have need not fire.
     """
     return replace(
         scenario,

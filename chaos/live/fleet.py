@@ -33,18 +33,18 @@ RESPONSES_AFTER_HEAL = "responses-after-heal"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Addresses of the brokers. Addresses are HOST:PORT."""
+    """Addresses of the brokers, HOST:PORT."""
 
     bootstrap: tuple[str, ...]
     """Of each broker."""
     topic_prefix: str = ""
-    """Begins the names of the run's topics."""
+    """Prefix of the names of the run's topics."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """As in FleetSpec."""
     dial: Mapping[str, str] = field(default_factory=dict)
     """As in FleetSpec."""
     target: tuple[str, ...] = ()
-    """Of the cluster that a mirror copies to."""
+    """Addresses of the cluster to which a mirror copies."""
 
 
 def live_fleet_spec(scenario: Scenario, folder: Path, access: ClusterAccess, origin_us: int, seed: int) -> FleetSpec:
@@ -118,14 +118,14 @@ class LiveFleet:
         self._idle.start()
 
     def final(self) -> None:
-        """Let the clients do their last polls, and then the final read. All faults must be healed."""
+        """Start the last polls of the clients, and then the final read. All faults must be healed."""
         self._idle.end()
         if self._idle.failure:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
         self._process.send_command(cmd="final")
 
     def heal_checks(self, at_us: int) -> tuple[CheckResult, ...]:
-        """Return whether all nodes responded to its last readers, or nothing if they did not come to their end."""
+        """Return whether all nodes responded to the last readers; empty if the readers did not finish."""
         if "done" not in self.events:
             return ()
         missed = "; ".join(self.missed)

@@ -28,8 +28,8 @@ def has_frame_rules(scenario: Scenario) -> bool:
 
 
 def has_link_rules(scenario: Scenario, is_ours: bool = True) -> bool:
-    """Return whether a rule is for requests or responses between nodes, which needs a proxy there. Our own nodes see
-    responses themselves."""
+    """Return whether a rule is for requests or responses between nodes, which needs a proxy there. Nodes of the
+    reference broker see responses themselves."""
     is_there = at_a_link if is_ours else between_nodes
     return any(is_there(fault) for fault in scenario.faults if not fault.timed)
 
@@ -58,7 +58,7 @@ class Frames:
             self._process.send_command(role=[node, role])
 
     def has_processes(self, processes: Mapping[int, int | str]) -> None:
-        """Take the processes of nodes, some of which may have been started again."""
+        """Update the processes of nodes, some of which may have been restarted."""
         if processes != self._processes:
             self._processes = dict(processes)
             self._process.send_command(processes={str(node): process for node, process in processes.items()})
@@ -125,7 +125,7 @@ class ExternalFrames(Frames):
         self.access = replace(access, dial=dict(known))
 
     def _behind(self, links: Links, node: int, front: str) -> str:
-        """Put Toxiproxy between clients and the front of a node. Return where."""
+        """Put Toxiproxy between clients and the front of a node. Return its address."""
         return links.add_front(node, front, lambda is_on: self._process.send_command(toxic=[node, is_on])).listen
 
 
@@ -142,7 +142,7 @@ class LinkFrames(Frames):
 
     @classmethod
     def before(cls, dial: Dial, scenario: Scenario, logs: Path, seed: int, origin_us: int) -> tuple["LinkFrames", Dial]:
-        """Return the way from our nodes to each other through this frame proxy, in front of Toxiproxy."""
+        """Return the addresses at which nodes reach each other through this frame proxy, in front of Toxiproxy."""
         pairs = [LinkPair(source, target, upstream) for (source, target), upstream in dial.items()]
         frames = cls(scenario, pairs, logs, seed, origin_us)
         return frames, dict(zip(dial, frames.fronts, strict=True))

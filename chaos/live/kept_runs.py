@@ -1,7 +1,7 @@
 """The folders of ``runs/``, and which of them may be deleted.
 
-Only folders that got their name from us (``NAME-YYYYMMDD-HHMMSS``) are looked at. One without a verdict is never
-deleted, because it may still be in play.
+Only folders named by the suite (``NAME-YYYYMMDD-HHMMSS``) are considered. One without a verdict is never deleted,
+because its run may be in progress.
 """
 
 import json
@@ -52,7 +52,7 @@ class KeptRun:
 def surplus(runs: Path, keep: int = KEEP, red: bool = False) -> list[KeptRun]:
     """Return the runs that may be deleted, oldest first: all but the newest ``keep``.
 
-    Run that did not end as they must are neither counted nor returned, unless ``red``.
+    Runs that did not end as expected are neither counted nor returned, unless ``red``.
     """
     found = [each for each in listed(runs) if each.outcomes and (red or each.is_as_it_must)]
     return found[: max(0, len(found) - keep)]
@@ -81,7 +81,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_readable(manifest: Path) -> bool:
-    """Return whether the manifest can be read. One that is not written yet is no damaged one."""
+    """Return whether the manifest can be read. One that is not written yet does not count as damaged."""
     try:
         return not manifest.exists() or isinstance(json.loads(manifest.read_text(encoding="utf-8")), dict)
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def _is_readable(manifest: Path) -> bool:
 
 
 def _outcome(verdict: Path) -> tuple[str, bool]:
-    """Return the outcome, and whether it is as it must be. A verdict that is missing or cannot be read is not."""
+    """Return the outcome, and whether it is as expected. A missing or unreadable verdict is not."""
     try:
         found = json.loads(verdict.read_text(encoding="utf-8"))
         outcome = str(found["outcome"])

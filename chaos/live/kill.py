@@ -1,6 +1,7 @@
 """SIGKILL for the node that has a role: ``crucible cluster --data DIR kill ...``.
 
-The data folder has which nodes run (``cluster_command``). They report the node that has the role, and it is killed.
+The data folder lists the running nodes (``cluster_command``). These report the node that has the role, and that node is
+killed.
 """
 
 import json

@@ -50,7 +50,7 @@ class BrokerLauncher(Launcher):
         return self.process.line_with("ready", within_s) is not None
 
     def failure(self, is_first: bool) -> Exception:
-        """A node that refuses to start again from its own data has ended itself."""
+        """A node that refuses to restart from its own data counts as having ended itself."""
         assert self.process is not None
         status, words = self.process.exit_status, self.process.last_words()
         if status is None:
@@ -121,7 +121,8 @@ def nodes_under_test(
     mutant: str,
     origin_us: int,
 ) -> list[LiveNode]:
-    """Return the nodes of a run behind their links, on which ``lead`` may put something more. None is started."""
+    """Return the nodes of a run behind their links, without starting them. ``lead`` may add further proxies to the
+    links."""
     cluster = scenario.cluster
     listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
     introduced = introductions(new_cluster_id(), listen, cluster.nodes, links, lead)
@@ -264,7 +265,7 @@ PROCESS_WORDS = ("start", "stop", "kill", "pause", "resume")
 
 
 def abilities_of(chosen: Chosen) -> frozenset[str]:
-    """Return what can be done to each node of a target (``chaos.live.cluster.ABILITIES``)."""
+    """Return the abilities of the launcher of each node of a target (``chaos.live.cluster.ABILITIES``)."""
     file = chosen.file
     if file.node is not None:
         is_one = file.node.one_process and chosen.nodes > 1

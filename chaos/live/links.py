@@ -75,7 +75,7 @@ class Links:
         return link
 
     def between(self, dialler: Dialler, node: int) -> Link | None:
-        """Return None where nobody dials (a node itself)."""
+        """Return None if there is no such link (from a node to itself)."""
         return self.by_name.get(link_name(dialler, node))
 
     def heal_all(self) -> None:
@@ -99,17 +99,17 @@ NEVER_MS = 24 * 3_600_000
 
 
 def silence(link: Link, name: str) -> None:
-    """Let everything vanish on the link, both ways, and keep open the end of each connection whose other end closes.
+    """Drop everything on the link in both directions, and keep one end of a connection open when the other end closes.
 
-    The toxic ``timeout`` alone would pass on that a side has closed. ``slow_close`` in front of it holds that back.
+    The toxic ``timeout`` alone would forward the close; ``slow_close`` in front of it delays that.
     """
     poison(link, f"{name}-close", "slow_close", "both", {"delay": NEVER_MS})
     poison(link, name, "timeout", "both", {"timeout": 0})
 
 
 def restore(link: Link, name: str) -> None:
-    """End a silence. All connections that lived through it are closed first: Toxiproxy may hang when a toxic is taken
-    from one that still carries bytes (#412)."""
+    """End a silence. All connections that survived it are closed first: Toxiproxy may hang when a toxic is removed from
+    a connection that still carries bytes (#412)."""
     link.proxy.disable()
     cure(link, f"{name}-close", "both")
     cure(link, name, "both")

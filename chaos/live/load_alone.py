@@ -1,6 +1,6 @@
 """``crucible fleet``: a scenario's load without its faults.
 
-On request a person starts and stops the load on Locust's web page.
+Optionally, the user starts and stops the load on Locust's web page.
 """
 
 import time
@@ -27,7 +27,7 @@ from scenarios.model import Scenario
 
 Progress = Callable[[str], None]
 END_LIMIT_S = 150.0
-"""Limits last polls, the final read and the end of all workers, once a person has ended the load."""
+"""Limit of the last polls, the final read and the end of all workers, after the user has ended the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class LoadAlonePlan:
 
 
 def drive(scenario: Scenario, plan: LoadAlonePlan, command: str, progress: Progress) -> RunFolder:
-    """Run the load, and return the run's folder, to be judged from the clients' side. Raise SetupError, after which
-    there is no folder."""
+    """Run the load, and return the run's folder, which is judged from the clients' side. Raise SetupError; then there
+    is no folder."""
     folder = RunFolder(plan.out)
     folder.make()
     start_us, wall_us = time.monotonic_ns() // 1000, time.time_ns() // 1000
@@ -88,7 +88,7 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 
 @contextmanager
 def _broker(scenario: Scenario, plan: LoadAlonePlan, folder: RunFolder) -> Iterator[ClusterAccess]:
-    """Yield the way from the fleet to the brokers, without proxies, since no figure is measured through them."""
+    """Yield the access of the fleet to the brokers, without proxies, which would distort the figures."""
     if plan.target != REFERENCE:
         with standing(plan.target, folder.data, scenario.cluster) as target:
             nodes, versions = discover(target.bootstrap)
@@ -171,6 +171,6 @@ def _manifest(
 
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
-    """Return the guarantees that clients can judge. If a person stops the load, fetchers need not have read to the
+    """Return the guarantees that clients can judge. If the user stops the load, fetchers need not have read to the
     end."""
     return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

@@ -1,7 +1,7 @@
 """A connection that shows the effect of a link's fault.
 
-Toxiproxy counts a connection's bytes only when it ends, so its counters say nothing about a fault while connections
-live through it.
+Toxiproxy counts the bytes of a connection only when it ends, so its counters show nothing about connections that
+survive a fault.
 """
 
 import socket

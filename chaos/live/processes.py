@@ -1,6 +1,5 @@
-"""The processes of a run: started, signalled, awaited and reaped.
-
-Most are children of ours. Shell commands reach a node in a container, a service or a process elsewhere.
+"""The processes of a run. Most are child processes; nodes in containers, services or on other machines are controlled
+by shell commands.
 """
 
 import contextlib
@@ -38,9 +37,9 @@ def require_psutil(wanted_by: str) -> None:
 class Child:
     """One process that prints JSON lines on stdout and logs to a file. Messages call it ``name``.
 
-    It ends with the thread that started it (``bench.children``), in whatever state it is. ``on_line`` gets each line,
-    in a thread of its own; without it the lines wait for ``line_with``. With ``logs_all`` its stdout goes to the log,
-    too. ``expected_end`` is true if the process may end, because of a fault or a signal of ours.
+    It ends with the thread that started it (``bench.children``), in any state. ``on_line`` gets each line, in a thread
+    of its own; without it the lines wait for ``line_with``. With ``logs_all`` its stdout goes to the log, too.
+    ``expected_end`` is true if the process may end, because of a fault or a signal that the suite sent.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Child:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End the process in whatever state it is, and close its pipes."""
+        """End the process in any state, and close its pipes."""
         self.terminate()
         self.close()
 
@@ -284,8 +283,8 @@ LOOK_EVERY_S = 0.5
 
 
 class ShellProcess:
-    """Does by shell commands what ``Child`` does. It cannot see the process itself: ``alive`` shows
-    whether there is one, and without that command it counts as alive until it was ended.
+    """Implements the methods of ``Child`` by shell commands. It cannot see the process itself: ``alive`` shows whether
+    there is one, and without that command it counts as alive until it was ended.
 
     Its methods raise SetupError for a command that fails.
     """
@@ -363,7 +362,7 @@ class ShellProcess:
         return True
 
     def note_done_by_proxy(self, kind: str) -> None:
-        """Note what the frame proxy has done by one of the commands."""
+        """Record that the frame proxy has run one of the commands."""
         if kind == "node_killed":
             self.expected_end, self._ended = True, self._commands.kill
         else:
@@ -450,7 +449,7 @@ class EvidencePipe:
             self.write_end = -1
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return what came since the last call. It never blocks."""
+        """Return the lines received since the last call, without blocking."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._read_end, 65_536):
                 self._tail += data

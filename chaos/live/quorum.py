@@ -1,4 +1,4 @@
-"""The settings that introduce each node to its cluster: voters and addresses."""
+"""The settings with which the nodes of a cluster find each other: voters and addresses."""
 
 import secrets
 from base64 import urlsafe_b64encode
@@ -26,13 +26,12 @@ def introductions(
     links: Links | None,
     lead: Callable[[Dial], Dial] = lambda dial: dial,
 ) -> list[dict[str, str]]:
-    """Return for each node, in the order of IDs, the settings that introduce the others to it. A single node needs
-    none.
+    """Return the settings with which each node finds the others, in the order of node IDs. A single node needs none.
 
-    ``listen`` is HOST:PORT of each node, of which the first ``voters`` vote. With ``links`` each directed link gets a
-    proxy, and ``lead`` may put something more before it. The followers of the partitions that an observer leads dial
-    that observer too. The quorum, heartbeats and followers' fetches share one link, so a fault on that link hits all
-    of them.
+    ``listen`` is HOST:PORT of each node, of which the first ``voters`` are voters. With ``links`` each directed link
+    gets a proxy, and ``lead`` may add another in front of it. Followers of partitions that an observer leads dial that
+    observer too. The quorum, heartbeats and followers' fetches share one link, so a fault on that link hits all of
+    them.
     """
     if len(listen) == 1:
         return [{}]
@@ -61,8 +60,8 @@ def separate_listeners(clients: str, brokers: str, controllers: str) -> dict[str
 
 
 def new_cluster_id() -> str:
-    """Return a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, because
-    tools would take it for an option."""
+    """Return a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, which
+    tools would parse as an option."""
     while True:
         text = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):

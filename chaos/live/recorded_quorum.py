@@ -1,12 +1,12 @@
-"""The guarantees of the quorum in a live run, judged from what every node recorded of itself.
+"""The guarantees of the quorum in a live run, judged from the states that all nodes recorded.
 
 No process sees all nodes, so the checks of the quorum (``chaos/checks``) cannot run inside a node. Each node records
 its states (``node_side.quorum_recorder``), and after the run they are played back here, in the order of the machine's
-monotonic clock, which all nodes share. Only checks with ``judges_recordings`` are used: the others need more than a
-recorded state has.
+monotonic clock, which all nodes share. Only checks with ``judges_recordings`` run: the others need more than a recorded
+state contains.
 
-A node takes the time of an event when it begins to handle it, and sends nothing before it has recorded the state. So a
-state that follows from another node's message has a later time than the state in which that was sent.
+The time of an event is taken before the node handles it, and the node sends nothing before the state is recorded. A
+state that results from another node's message therefore has a later time than the state in which the message was sent.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ from reports.manifest import CheckResult
 from reports.rows import TraceRow
 
 CONVERGES_LIMIT_US: Final = 30_000_000
-"""After the heal, nodes that never agreed for this time break quorum-converges. A run that ends earlier without an
-agreement judges nothing: it cannot be told from a busy machine."""
+"""Nodes that do not agree within this time after the heal violate quorum-converges. If a run without agreement ends
+earlier, the guarantee is not judged, because the machine may just have been busy."""
 _READ: Final = msgspec.json.Decoder(RecordedState)
 
 
@@ -49,7 +49,8 @@ class RecordedQuorumView(QuorumView):
     """The view of a quorum whose states come from recordings."""
 
     def play(self, at_us: int, node_id: int, state: RecordedState) -> None:
-        """Take a node's next state. Its member has a stand-in for the replica, with what the checks read of one."""
+        """Apply a node's next state. Its member has a stand-in for the replica, with the attributes that checks
+        read."""
         member, before = self.nodes[node_id], self.nodes[node_id].seen
         member.seen = after = state.seen
         if state.appended:
@@ -113,7 +114,7 @@ class RecordedQuorum:
             self.agreed = self._agree()
 
     def _play_event(self, at_us: int, node_id: int, rows: Sequence[TraceRow]) -> None:
-        """Play what one event of a node led to: as in the simulator, checks get its rows before its state."""
+        """Play the results of one event of a node. As in the simulator, checks get its rows before its state."""
         states = [_READ.decode(row.detail) for row in rows if row.what == ROW]
         if rows[0].incarnation != self._incarnations.get(node_id, 0):
             self._incarnations[node_id] = rows[0].incarnation
@@ -132,7 +133,7 @@ class RecordedQuorum:
 
     def _agree(self) -> bool:
         """Return whether all nodes follow one leader and have published what was committed at the heal. A live cluster
-        goes on committing until its end. Whether nodes publish the same is judged by snapshot-equals-replay."""
+        continues to commit until it ends. That nodes publish the same content is judged by snapshot-equals-replay."""
         first, end = self._view.nodes[0].seen, self._committed_at_heal
         return first.leader_id >= 0 and all(
             (member.seen.epoch, member.seen.leader_id) == (first.epoch, first.leader_id)
@@ -171,7 +172,8 @@ class RecordedQuorum:
 
 
 def _stand_in(state: RecordedState) -> Any:
-    """Return what checks read of a node's replica of the metadata log. It leads if it does after the event."""
+    """Return a stand-in for a node's replica of the metadata log, with the attributes that checks read, as of the end
+    of the event."""
     return SimpleNamespace(
         quorum=SimpleNamespace(is_leader=state.seen.leads),
         store=SimpleNamespace(ids=state.snapshots),

@@ -1,5 +1,5 @@
-"""The folder that a run leaves: what is in it, and how the nodes' traces get there. ``reports`` describes its tables
-and manifest.
+"""The folder of a run: its contents, and the conversion of the nodes' traces. ``reports`` describes its tables and
+manifest.
 
 A node appends its trace as JSON lines, and the suite converts them to Parquet after the run: no node imports pyarrow,
 which costs 0.3 s and 42 MiB. A line is in the page cache before the node goes on, so a SIGKILL loses none.
@@ -28,7 +28,7 @@ PARQUET_END = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The paths below one run's folder, and what is done with them."""
+    """The paths below one run's folder, and operations on them."""
 
     path: Path
 
@@ -62,7 +62,7 @@ class RunFolder:
         return self.path / "trace" / "hit-counts"
 
     def producer_expiration_us(self) -> int | None:
-        """Return how long the run's brokers keep the ID of an idle producer, or None if it does not go on."""
+        """Return how long the run's brokers keep the ID of an idle producer; None if the run is over."""
         try:
             scenario: Scenario = pickle.loads(self.scenario.read_bytes())
         except (FileNotFoundError, EOFError, pickle.UnpicklingError):  # It is written or removed at this moment.
@@ -70,7 +70,7 @@ class RunFolder:
         return producer_expiration_us(dict(scenario.cluster.config))
 
     def make(self) -> None:
-        """Raise SetupError if the folder holds something already or cannot be written."""
+        """Create the folder. Raise SetupError if it is not empty or cannot be written."""
         try:
             if self.path.exists() and any(self.path.iterdir()):
                 raise SetupError(f"The folder {self.path} is not empty: give --out a new one.")
@@ -93,8 +93,8 @@ class RunFolder:
         write_table(BROKER, (list(row.values()) for row in rows), self.path / "trace" / "broker.parquet")
 
     def set_torn_aside(self) -> list[str]:
-        """Give another name to each file that its writer did not finish, and return these names. The file of a writer
-        that was killed has no footer, so a judge cannot read it."""
+        """Rename each file that its writer did not finish, and return the names. The file of a writer that was killed
+        has no footer, so a judge cannot read it."""
         opened = self.path.glob(f"*/*{OPEN}")
         torn = [*opened, *(each for each in self.path.glob("*/*.parquet") if not _is_whole(each))]
         return [each.rename(each.with_suffix(".torn")).name for each in sorted(torn)]
@@ -195,7 +195,7 @@ class SpoolFollower:
 
 
 def gave_sessions(run_folder: Path) -> bool:
-    """Return whether a node that is not ours gave anybody a fetch session, as the frames show."""
+    """Return whether an external node granted any fetch session, according to the frames."""
     import pyarrow.parquet as pq
 
     return any(

@@ -1,4 +1,4 @@
-"""The manifest of a live run: what was played, and what was checked beside the history."""
+"""The manifest of a live run: the scenario and its parameters, and the results of checks outside the history."""
 
 import sys
 from pathlib import Path
@@ -78,7 +78,7 @@ def of_live_run(scenario: Scenario, folder: Path, seed: int, start_wall_us: int)
 
 
 def _load_words(scenario: Scenario) -> dict[str, str]:
-    """Return what each part of the load does, by name."""
+    """Return the description of each part of the load, by name."""
     words = {
         each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
         for each in scenario.load.fetchers

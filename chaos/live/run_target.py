@@ -1,7 +1,7 @@
-"""The broker under test: our own nodes, or those of a target (``external/brokers.py``).
+"""The broker under test: the reference broker, or an external target (``external/brokers.py``).
 
-The runner plays a scenario in front of either. What differs between them is in ``RunTarget``: how they are started,
-which frame proxies are before them, and what the manifest says of them.
+The runner plays a scenario against either. ``RunTarget`` has the differences: how nodes are started, the frame proxies
+in front of them, and their fields of the manifest.
 """
 
 import time
@@ -30,13 +30,13 @@ from scenarios.model import Scenario
 
 SETUP_LIMIT_S = 90.0
 BROKEN_BY: Final = {Ending.NODE_ENDED_ITSELF: CONVERGES, Ending.NODE_NOT_BACK: RESPONSES_AFTER_HEAL}
-"""The guarantee that an ending of our nodes breaks. A crash breaks none: nothing is known then."""
+"""The guarantee that each ending of the reference broker violates. A crash violates none."""
 
 Progress: TypeAlias = Callable[[str], None]
 TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
-"""``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
+"""``(done, limit_s, complaint)`` continues the run until ``done()``."""
 OnEvidence: TypeAlias = Callable[[int, dict[str, Any]], None]
-"""Gets each line of a node's evidence, with the node's number."""
+"""Called with each line of a node's evidence and the node's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class RunPlan:
     seed: int
     target: str
     mutant: str
-    """Empty for none."""
+    """Empty: none."""
     progress: Progress
-    """Gets a line for what happens."""
+    """Called with a line for each step of the run."""
     origin_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
     start_wall_us: int = field(default_factory=lambda: time.time_ns() // 1000)
 
@@ -86,11 +86,11 @@ class RunTarget:
         raise NotImplementedError
 
     def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:
-        """Start the nodes that are ours to start behind their links. Return how clients reach them."""
+        """Start the nodes, unless they run already, behind their links. Return the access for clients."""
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Do what is due in each turn of the run's loop."""
+        """Do the due work; called in each iteration of the run's loop."""
 
     def close(self) -> None:
         """End what runs beside the nodes."""
@@ -108,12 +108,12 @@ class RunTarget:
         raise NotImplementedError
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader must know, for the report."""
+        """Return notes for the readers of the report."""
         return ()
 
     def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
-        """Return what is known of the nodes' guarantees when the run has ended: the one that its ``end`` breaks, and
-        those that were checked beside the history of the clients."""
+        """Return the results for guarantees that are not judged from the clients' history: the one that the run's
+        ``end`` violates, and those that nodes or the runner checked."""
         raise NotImplementedError
 
 
@@ -186,7 +186,7 @@ class ReferenceTarget(RunTarget):
         return (*of_quorum, *of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))
 
     def _quorum_checks(self, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
-        """Return what the recorded states of all nodes show of the quorum."""
+        """Return the results that follow from the recorded states of all nodes."""
         size, guarantees = self.scenario.cluster, self.scenario.guarantees
         if not is_recorded(guarantees):
             return ()

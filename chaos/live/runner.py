@@ -36,21 +36,21 @@ TICK_S = 0.01
 SHOWN_EVERY_US = 1_000_000
 FLEET_START_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 120.0
-"""Limits what comes after the load: final polls, and the final read. A fleet that takes longer has hung."""
+"""Limit of the final polls and the final read after the load. A fleet that takes longer hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A moment of a run, as a command shows it."""
+    """The state of a run at one moment, for display."""
 
     phase: str
     load_s: float
-    """Since when the load runs; negative before the load."""
+    """Time since the start of the load; negative before it."""
     whole_load_s: float
     report: Mapping[str, int] = field(default_factory=dict)
     """The fleet's last event ``progress``, if there was one."""
     under_way: tuple[str, ...] = ()
-    """Faults that have begun and not ended."""
+    """Names of the running faults."""
     fired: int = 0
     """Number of times that faults fired so far."""
     next_fault: tuple[str, float] | None = None
@@ -81,9 +81,9 @@ def play_scenario(
 ) -> RunFolder:
     """Play a scenario that ``check_playable`` accepts, and write the run's folder ``out``. Raise SetupError.
 
-    ``progress`` gets a line for what happens, and ``show`` the state of the run once a second. ``variant`` is what was
-    chosen for this run when runs are compared; it goes into the manifest, and so does how the run ended (``Ending``). A
-    run that could not be set up, or was stopped, leaves no folder.
+    ``progress`` is called with a line for each step, and ``show`` with the state of the run once a second. ``variant``
+    distinguishes this run when runs are compared; it is stored in the manifest, as is the way the run ended
+    (``Ending``). A run that could not be set up, or was stopped, leaves no folder.
     """
     scenario = select_live_faults(scenario if target == REFERENCE else for_external_target(scenario), seed)
     folder = RunFolder(out)
@@ -117,7 +117,7 @@ def play_scenario(
 
 
 class LiveRun:
-    """The phases of one run, and the loop between them. What it plays in front of is in ``RunTarget``."""
+    """The phases of one run, and the loop between them. ``RunTarget`` is the broker under test."""
 
     def __init__(self, plan: RunPlan, show: Show) -> None:
         """Start Toxiproxy. Raise SetupError."""
@@ -166,7 +166,7 @@ class LiveRun:
         cluster.end_cleanly()
 
     def _start_mirror_cluster(self) -> tuple[str, ...]:
-        """Start the cluster to which a mirror copies: one node, without proxies. No fault hits it."""
+        """Start the cluster to which a mirror copies: one node, without proxies and faults."""
         folder = self._plan.folder.mirror_target
         self._mirror_cluster = self._servers.enter_context(started(ClusterPlan(folder)))
         return self._mirror_cluster.addresses
@@ -187,19 +187,21 @@ class LiveRun:
         self._brokers.cluster.heal()
 
     def _await(self, fleet: LiveFleet, event: str, limit_s: float) -> int:
-        """Wait until the fleet reports this event. Return when it did, in microseconds since the run's start."""
+        """Wait until the fleet reports this event. Return the time of the report, in microseconds since the run's
+        start."""
         self._tick_until(lambda: event in fleet.events, limit_s, f"the fleet did not come to {event!r}")
         return fleet.events[event]
 
     def _await_tier(self) -> None:
-        """Wait until the closed segments of tiered topics are in the remote tier, while more of them get there."""
+        """Wait until the closed segments of tiered topics are in the remote tier, or until no more of them arrive
+        there."""
         segments = self._brokers.segments
         if segments is not None:
             self._plan.progress("closed segments go to the remote tier")
             self._tick_until(segments.waited_for, float("inf"), "")
 
     def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
-        """Go on with the run until ``done()``, because a fault may fire while nodes start or clients finish. Raise
+        """Continue the run until ``done()``, because a fault may fire while nodes start or clients finish. Raise
         NodeDied with the ``complaint`` after ``limit_s``."""
         start_us = self._plan.now_us()
         while not done():
@@ -208,7 +210,7 @@ class LiveRun:
                 raise NodeDied(f"{complaint} within {limit_s:g} s; see {self._plan.folder.logs}")
 
     def _tick(self) -> None:
-        """Do what is due, read evidence, and raise NodeDied if a process has ended that should run."""
+        """Do the due work, read evidence, and raise NodeDied if a process has ended unexpectedly."""
         self._scheduler.do_due()
         self._record_fired()
         self._brokers.cluster.poll()
@@ -280,7 +282,7 @@ class LiveRun:
 
 
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
-    """Raise SetupError for what cannot be played. Call it before anything is started or written."""
+    """Raise SetupError if the scenario cannot be played. Call it before anything is started or written."""
     for fault in select_live_faults(scenario, 0).faults:  # Any seed shows it: live alternatives are drawn.
         if not is_live(fault):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")

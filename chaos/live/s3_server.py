@@ -37,7 +37,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 def build() -> Path:
-    """Return the server's binary, which is compiled if it is not there. Raise SetupError."""
+    """Return the server's binary, compiling it if necessary. Raise SetupError."""
     target = CACHE / VERSION / "versitygw"
     for found in (os.environ.get(ENVIRONMENT_VARIABLE), str(target), shutil.which("versitygw")):
         if found and os.access(found, os.X_OK):
@@ -53,7 +53,7 @@ def build() -> Path:
 class S3Server:
     """The server with one empty bucket in ``folder``. Stop it by leaving the ``with`` block.
 
-    ``endpoint`` leads through Toxiproxy, whose proxy ``PROXY`` is for toxics.
+    ``endpoint`` is the address of the Toxiproxy proxy ``PROXY``, which is for toxics.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class S3Server:
         self.endpoint = f"http://{self.proxy.listen}"
 
     def bucket(self, prefix: str = "", limit_s: float = 10.0, config: Mapping[str, str] = NOTHING) -> Bucket:
-        """Return the bucket as a node opens it, with ``config`` of obstore over what fits this server."""
+        """Return the bucket as a node opens it. ``config`` of obstore overrides the settings for this server."""
 
         def store(retries: int) -> S3Store:
             return S3Store.from_url(

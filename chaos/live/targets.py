@@ -19,13 +19,13 @@ class FaultTarget:
     """The target of a fault."""
 
     fault: Fault
-    """Its ``node`` is a number here, and no role."""
+    """The fault, with a number instead of a role as its ``node``."""
     links: tuple[Link, ...]
-    """Those that the fault affects."""
+    """The links that the fault affects."""
     label: str
     """Its name in the faults table."""
     role: str = ""
-    """The role that the fault was for, empty if none."""
+    """The role that the fault targeted; empty if none."""
 
 
 class Roles:
@@ -44,7 +44,7 @@ class Roles:
             self.note(0, "leader partition_leader")
 
     def note(self, node: int, role: str) -> None:
-        """Take a node's role (``chaos.interceptor.roles.role_of``) when it changed or the node has started."""
+        """Update a node's role (``chaos.interceptor.roles.role_of``) after it changed or the node started."""
         self._leaders.note(node, is_role(role, "leader"))
         leads = is_role(role, "partition_leader")
         self._partition_leaders.note(node, leads)
@@ -72,7 +72,7 @@ class Roles:
         return self._random.choice(found) if found else None
 
     def aim(self, fault: Fault, links: Links) -> FaultTarget | None:
-        """Return the fault's target. None means that no node has the role now: call it again later."""
+        """Return the fault's target. None: no node has the role now; retry later."""
         if fault.link is not None:
             return self._aim_at_links(fault, list(fault.link), links)
         node = self.node(fault.node)
@@ -84,7 +84,7 @@ class Roles:
     def _cuts_off(self, fault: Fault, node: int, link: Link) -> bool:
         """Return whether a fault of the node affects this link.
 
-        A node that is cut from its controller loses its links with all voters, whichever of them leads the quorum.
+        A node that is cut from its controller loses its links to all voters, not only to the leader.
         """
         ends = (link.dialler, link.node)
         if node not in ends:
@@ -114,14 +114,14 @@ class Roles:
 
 
 class _Leadership:
-    """The nodes that reported that they lead, in that order. There may be several, because a node that is stopped or
-    cut off does not know that another one leads."""
+    """The nodes that reported that they lead, in that order. There may be several, because a stopped or isolated node
+    does not know that another one leads."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, None] = {}
 
     def note(self, node: int, leads: bool) -> None:
-        """Note what a node reports. A node that reports once more that it leads keeps its place in the order."""
+        """Record a node's report. A node that reports again that it leads keeps its place in the order."""
         if leads:
             self._leaders.setdefault(node)
         else:

@@ -1,8 +1,8 @@
 """A client of one Toxiproxy server.
 
 The library keeps one server's address in a class for the whole process, waits without limit, and ignores responses with
-a status of 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
-It is imported when a client is made, because a cluster without proxies must start without it.
+a status of 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError. The
+library is imported when a client is created, because a cluster without proxies must start without it.
 """
 
 from collections.abc import Mapping

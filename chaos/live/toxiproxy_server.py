@@ -1,7 +1,7 @@
 """Toxiproxy's server in a pinned version.
 
-No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``). The set-up does so while it
-installs packages, so this module imports none of them before a server starts.
+No Python package contains the binary, so ``build`` compiles it (``bench.golang``). The set-up runs the build while it
+installs packages, so this module imports no packages before a server starts.
 """
 
 import os
@@ -59,7 +59,7 @@ def build() -> Path:
 
 
 def _prepared() -> Callable[[], None]:
-    """Return what the new process must run: a cluster has blocked the signals that end it."""
+    """Return a function for the new process, which unblocks the signals that a cluster has blocked."""
     end_with_starter = ends_with_me()
 
     def prepare() -> None:

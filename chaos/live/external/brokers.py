@@ -1,4 +1,4 @@
-"""The brokers of an external target in one run: their nodes, the way there through our proxies, and rules at frames."""
+"""The brokers of an external target in one run: nodes, proxies in front of them, and rules at frames."""
 
 import time
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ POLL_EVERY_S = 0.3
 
 
 class ExternalTarget(RunTarget):
-    """The nodes of a target, which play what it can of the scenario. Its methods raise SetupError, TargetDied."""
+    """The nodes of an external target, with the faults of the scenario that it supports. Its methods raise SetupError,
+    TargetDied."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -43,8 +44,8 @@ class ExternalTarget(RunTarget):
         return [each for each in (self._before, self._between) if each is not None]
 
     def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:  # noqa: ARG002
-        """Start the target's nodes if that is ours to do, and put a proxy before each of them. The run's topics have a
-        prefix of their own, so it touches nothing else on the broker."""
+        """Start the target's nodes unless they run already, and put a proxy in front of each. The run's topics have
+        their own prefix, so that nothing else on the broker is affected."""
         plan, cluster, target = self._plan, self.cluster, self._target
         prefix = f"crucible-{plan.start_wall_us}-"
         if target.known_nodes:
@@ -80,7 +81,7 @@ class ExternalTarget(RunTarget):
         return frames.access
 
     def _check_order(self, nodes: Sequence[AdvertisedNode]) -> None:
-        """Faults call a node by its place among the addresses, and rules by its place among the IDs."""
+        """Faults identify a node by its place among the addresses, rules by its place among the IDs."""
         given, known = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
         if sorted(given) == sorted(known) and list(given) != known:
             raise SetupError(f"{shown(self._wanted)}: addresses must be in the order of IDs: {', '.join(known)}.")
@@ -121,7 +122,7 @@ class ExternalTarget(RunTarget):
         return found
 
     def tick(self) -> None:
-        """Pass on the current roles and processes of the nodes."""
+        """Pass the current roles and processes of the nodes to the frame proxies."""
         for node, role in ({} if self._seen is None else self._seen.now()).items():
             self.cluster.roles.note(node, role)
             for frames in self.frames:
@@ -141,8 +142,8 @@ class ExternalTarget(RunTarget):
 
     @property
     def guarantees(self) -> tuple[str, ...]:
-        """Return the guarantees to judge. Those of fetch sessions are due only if the target gives sessions, which no
-        broker must."""
+        """Return the guarantees to judge. Those of fetch sessions are judged only if the target grants sessions, which
+        is optional."""
         seen = promised_on_the_wire(self.scenario) if gave_sessions(self._plan.folder.path) else ()
         of_nodes = (STAYS_UP,) if self.cluster.nodes else ()
         of_tier = () if self.segments is None else (CLOSED_SEGMENTS,)
@@ -172,8 +173,8 @@ _EXTERNAL = (
 def behind_proxies(text: str, links: Links, topic_prefix: str) -> ClusterAccess:
     """Put a proxy before each node, and return the access to the cluster through them. Raise SetupError.
 
-    The nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a
-    dial map: whatever address a node advertises, they connect to the proxy in front of that node.
+    The nodes advertise their own addresses, not those of the proxies, so the fleet's clients get a dial map: instead of
+    the address that a node advertises, they connect to the proxy in front of that node.
     """
     nodes, versions = discover(text)
     dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}

@@ -23,17 +23,17 @@ from scenarios import model
 
 POLL_EVERY_S = 0.1
 ALL_KNOWN_LIMIT_S = 60.0
-"""Limit of the time until the metadata of a cluster whose nodes all serve has all of them."""
+"""Limit of the time until Metadata lists all nodes, once all serve."""
 
 
 BLOCKS = range(20, 250)
 Lead: TypeAlias = Callable[[Sequence[LinkPair]], Sequence[str]]
-"""Puts something more on links, and returns HOST:PORT before each of them."""
+"""Adds a further proxy to each link, and returns their addresses (HOST:PORT)."""
 
 
 class TargetNodes:
-    """An external target in the size that a scenario's ``cluster`` needs. ``folder`` gets data and files, ``logs`` the
-    nodes' logs. Its methods raise SetupError, TargetDied."""
+    """An external target in the size that a scenario's ``cluster`` needs. ``folder`` is for data and files, ``logs``
+    for the nodes' logs. Its methods raise SetupError, TargetDied."""
 
     def __init__(self, wanted: Chosen, cluster: model.Cluster, folder: Path, logs: Path, seed: int = 0) -> None:
         self._wanted = wanted
@@ -55,8 +55,8 @@ class TargetNodes:
         return self.cluster.nodes[0].listen if self.cluster.nodes else self._wanted.file.addresses[0]
 
     def launch(self, links: Links | None = None, lead: Lead | None = None) -> None:
-        """Start all nodes, with a proxy on each directed link if ``links`` are given and the target lets us. ``lead``
-        puts something more there. Call ``cluster.poll`` until ``cluster.is_ready``."""
+        """Start all nodes, with a proxy on each directed link if ``links`` is given and the target supports it.
+        ``lead`` adds further proxies. Call ``cluster.poll`` until ``cluster.is_ready``."""
         file = self._wanted.file
         nodes = []
         if file.node is not None:
@@ -74,7 +74,7 @@ class TargetNodes:
         return {key: value for key, value in config.items() if not key.startswith(OURS)}
 
     def laid_out(self, links: Links | None, lead: Lead | None) -> list[LiveNode]:
-        """Return the nodes of a target that we start, with their files and ports. None is started."""
+        """Lay out the nodes of a target that the suite starts, with their files and ports, without starting them."""
         config, total = self._scenario_cluster.config_of(0), self.cluster.total
         features = {name: config[key] for key, name in FIRST_LEVELS.items() if key in config}
         settings = [self.settings(number) for number in range(total)]
@@ -107,12 +107,12 @@ class TargetNodes:
 
 
 def via_proxies(plan: ClusterLayout, links: Links, lead: Lead | None = None) -> dict[tuple[int, int], str]:
-    """Make a proxy for each directed link, and for each port of it if nodes have several. Return where a node finds
-    another one then (``bench.targets.layout.Via``). It is empty if the target does not let us in between. ``lead`` may
-    put something more before the proxies.
+    """Create a proxy for each directed link, and for each port of a link if nodes have several. Return the addresses at
+    which nodes find each other then (``bench.targets.layout.Via``); empty if the target does not support proxies.
+    ``lead`` may add further proxies in front.
 
-    Nodes that look names up find each other at addresses of their own in 127.0.0.0/8, one for each pair, with the same
-    ports. Runs side by side draw different blocks of these.
+    Nodes that resolve names find each other at separate addresses in 127.0.0.0/8, one for each pair, with the same
+    ports. Concurrent runs draw different blocks of these addresses.
     """
     pairs = [(node, other) for node in range(plan.total) for other in range(plan.total) if node != other]
     if plan.node.links == "none":
@@ -160,10 +160,10 @@ def _add(links: Links, end: _End, listen: str) -> str:
 
 @contextmanager
 def standing(target: str, folder: Path, cluster: model.Cluster | None = None) -> Iterator[TargetNodes]:
-    """Start the nodes of a target if that is ours to do, without proxies, and end them with the block.
+    """Start the nodes of a target unless they run already, without proxies, and end them with the block.
 
-    ``folder`` gets data, files and logs. ``cluster`` is that of a scenario: at least its number of nodes, with its
-    settings. Raise SetupError, TargetDied.
+    ``folder`` is for data, files and logs. ``cluster`` is that of a scenario: the target has at least its number of
+    nodes, with its settings. Raise SetupError, TargetDied.
     """
     found = TargetNodes(chosen(target), replace(cluster or model.Cluster(), observers=0), folder, folder)
     try:

@@ -33,10 +33,10 @@ def chosen(target: str) -> Chosen:
 
 
 def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
-    """Return what ``for_external_target`` made of a scenario, without optional faults that cannot be played in front
-    of the target.
+    """Return the result of ``for_external_target`` without the optional faults that the target cannot have.
 
-    Raise SetupError, in one sentence that names what is missing. It may fetch the nodes of a target that runs already.
+    Raise SetupError with one sentence that names what is missing. For a target that runs already, it may send Metadata
+    to find the nodes.
     """
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
@@ -73,7 +73,8 @@ def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
 
 
 def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
-    """Return the nodes that there are or will be. Only addresses alone get a request: others may have to be started."""
+    """Return the nodes that exist or will be started. Metadata is sent only if the target is addresses alone; others
+    may have to be started first."""
     if wanted.file.node is not None:
         return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
     return discover(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
@@ -100,7 +101,8 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
 
 
 def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
-    """Return why the target cannot have the fault, as the end of a sentence that begins with its name, or nothing."""
+    """Return why the target cannot have the fault, as the end of a sentence that begins with its name; empty if it
+    can."""
     if fault.timed and not FAULT_KINDS[fault.kind].is_external:
         return _needed("what only our own broker's process has")
     if lack := _beyond(fault, wanted, nodes):
@@ -119,14 +121,14 @@ def _needed(lack: str) -> str:
 
 
 def _beyond(fault: Fault, wanted: Chosen, nodes: int) -> str:
-    """Return what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
+    """Return what a fault needs besides links to the nodes and the target lacks: processes, or links between nodes."""
     lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
     is_alone = nodes == 1 and FAULT_KINDS[fault.kind].cuts == "all"
     return lack or (DIRECTED if _between_nodes(fault) and not is_alone and not _has_links(wanted) else "")
 
 
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
-    """Return why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
+    """Return why a node's files cannot be changed; empty if they can, or if the fault does not change them."""
     abilities = abilities_of(wanted)
     if FAULT_KINDS[fault.kind].changes_files and "files" not in abilities:
         if wanted.file.node is not None:
@@ -154,7 +156,7 @@ def _between_nodes(fault: Fault) -> bool:
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:
-    """Return why the target's processes cannot be hit so, empty for kinds that hit no process."""
+    """Return why the fault cannot affect the target's processes; empty if it can, or if the kind affects no process."""
     abilities = abilities_of(wanted)
     missing = [word for word in FAULT_KINDS[kind].commands if word not in abilities]
     if not missing:

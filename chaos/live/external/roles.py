@@ -1,4 +1,5 @@
-"""The roles of external nodes, from Metadata and DescribeQuorum, as our own nodes report them."""
+"""The roles of external nodes, from Metadata and DescribeQuorum, in the form in which nodes of the reference broker
+report them."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +38,8 @@ class Office:
 class RolesSeen:
     """Sends requests to one node after the other, in a thread.
 
-    Nodes are numbered by their place in ``nodes``, HOST:PORT without a proxy, and the cluster gives them the ``ids``.
-    ``topic`` is the hot topic, or empty if no fault names a node by its part in a partition. ``version`` is that of
-    Metadata.
+    Nodes are numbered by their place in ``nodes`` (HOST:PORT without a proxy); ``ids`` are their IDs in the cluster.
+    ``topic`` is the hot topic; empty if no fault targets a role in a partition. ``version`` is that of Metadata.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RolesSeen:
         self._thread.start()
 
     def now(self) -> Mapping[int, str]:
-        """Return the role of each node by its number, as it was seen last."""
+        """Return the last known role of each node by its number."""
         return roles_of(self._numbers, self._voters, self._quorum, self._partition)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ def roles_of(numbers: Mapping[int, int], voters: int, quorum: Office, partition:
 
 
 def names_a_role(scenario: Scenario) -> bool:
-    """Return whether a fault needs to know what role a node has."""
+    """Return whether a fault needs the role of a node."""
     named = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
     return any(each in NODE_ROLES and each != "any" for each in named)
 
@@ -135,7 +135,7 @@ def watched(
     version: int,
     lives: Callable[[int], bool],
 ) -> RolesSeen | None:
-    """Return the watcher of the roles that the scenario's faults name, None if they name none."""
+    """Return the watcher of the roles that the scenario's faults name; None if they name none."""
     if not names_a_role(scenario):
         return None
     topic = topic_of_roles(scenario)

@@ -22,7 +22,7 @@ PATIENCE_S = 3.0
 
 
 def parse_target(text: str) -> Address:
-    """Return the address. Raise SetupError if the text is none."""
+    """Return the address. Raise SetupError if the text is not an address."""
     try:
         address = address_of(text)
     except SpecError:
@@ -33,7 +33,7 @@ def parse_target(text: str) -> Address:
 
 
 def kafka_at(text: str) -> Address:
-    """Return the same, unless something else than a broker speaks there. Raise SetupError."""
+    """Return the address. Raise SetupError if something other than a broker listens there."""
     address = parse_target(text)
     if stranger := stranger_at(address.host, address.port):
         raise SetupError(f"--target: {stranger}")

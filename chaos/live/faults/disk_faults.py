@@ -25,8 +25,8 @@ def disk_slowed(context: LiveFaultContext, target: FaultTarget) -> End:
 
 
 def disk_full(context: LiveFaultContext, target: FaultTarget) -> End:
-    """Leave no space on the node's disk. A node that cannot go on without it ends itself, and is started again when
-    the fault is over."""
+    """Leave no space on the node's disk. A node that ends itself because of that is restarted when the fault is
+    over."""
     node = node_of(target)
     child = context.child(node)
     child.expected_end = True
@@ -74,7 +74,7 @@ def directory_missing(context: LiveFaultContext, target: FaultTarget) -> End:
 
 
 def _put_back(folder: Path, away: Path) -> None:
-    """Put the file back. What the node wrote meanwhile is kept beside it, for people."""
+    """Put the file back. A file that the node wrote meanwhile is kept beside it, for inspection."""
     folder.rename(folder.with_name(f"{folder.name}-empty"))
     away.rename(folder)
 

@@ -50,18 +50,18 @@ class LiveFaultContext:
         return process
 
     def restart(self, node: int) -> None:
-        """Start the node's next incarnation, if the one before has ended."""
+        """Start the node's next incarnation, if the previous one has ended."""
         self._progress(f"node-{node} is started again")
         self._cluster.restart(node)
 
     def spec(self, node: int) -> NodeSpec:
-        """Return what the node was started with."""
+        """Return the settings with which the node was started."""
         launcher = self._cluster.nodes[node].launcher
         assert isinstance(launcher, NodeUnderTest)
         return launcher.spec
 
     def data_folder(self, node: int) -> Path:
-        """Return the node's data folder. Only a stopped node's may be changed."""
+        """Return the node's data folder. It may be changed only while the node is stopped."""
         return self._cluster.nodes[node].data
 
     def addresses(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class LiveFaultContext:
         return tuple(node.listen for node in self._cluster.nodes)
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
-        """Give these settings to the node's next incarnations, beside or instead of what they had."""
+        """Set these settings for the node's next incarnations; others are kept."""
         self._cluster.nodes[node].launcher.reconfigure(config)
 
     def is_ready(self, node: int) -> bool:
@@ -97,7 +97,7 @@ class LiveFaultContext:
         return self._disk_evidence.get((node, kind), "")
 
     def note_disk_evidence(self, node: int, kind: str, evidence: str) -> None:
-        """Keep what the node's disk reported."""
+        """Record a report of the node's disk."""
         self._disk_evidence[node, kind] = evidence
 
 
@@ -128,16 +128,16 @@ class Ended:
     """The end of a fault."""
 
     evidence: str
-    """Shows that the fault had an effect; if it is empty, the fault counts as not fired."""
+    """The evidence that the fault had an effect; if empty, the fault counts as not fired."""
     firings: tuple[Firing, ...] = ()
-    """Of a fault that fires several times by itself; each of them counts."""
+    """Firings of a fault that fires several times; each counts."""
     doubt: str = ""
-    """What speaks against it, for the run's log, if there is no evidence."""
+    """For the run's log: why there is no evidence."""
 
 
 End: TypeAlias = Callable[[], Ended | None]
-"""Undoes the fault and returns how it ended. It returns None if the fault still goes on, and is then called again soon.
-Once the context's ``is_over`` is true it never returns None."""
+"""Undoes the fault and returns how it ended. It returns None while the fault is not over, and is then called again
+soon. Once the context's ``is_over`` is true it never returns None."""
 Begin: TypeAlias = Callable[[LiveFaultContext, FaultTarget], End]
 
 
@@ -149,7 +149,8 @@ def node_of(target: FaultTarget) -> int:
 
 
 def back_again(context: LiveFaultContext, target: FaultTarget, evidence: str) -> End:
-    """Return the end of a fault that has ended a node: it starts the node again, unless the node stays away."""
+    """Return the end of a fault that has ended a node: it restarts the node, unless the fault says that it stays
+    down."""
 
     def end() -> Ended:
         if target.fault.restart_after_s >= 0:

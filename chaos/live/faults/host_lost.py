@@ -5,8 +5,8 @@ all links of the node before the kill (``chaos.live.links.silence``): other node
 timeouts expire. While the node is away a listener of ours holds its port. Otherwise Toxiproxy could not dial the node
 and would close each new connection at once, which a machine that vanished does not do.
 
-The evidence is the death, the silence that was there before it, and what happened to connections of our own through the
-same links. Some were open before, and others were opened afterwards. None may get a byte, a FIN or an RST.
+The evidence is the death, the silence before it, and the state of probe connections through the same links. Some were
+opened before, others afterwards. None of them may get a byte, a FIN or an RST.
 """
 
 import errno
@@ -23,7 +23,7 @@ from chaos.live.probe import REQUEST
 from chaos.live.targets import FaultTarget
 
 MAX_WITNESSES = 6
-"""The number of links that connections of our own pass."""
+"""Number of links with probe connections."""
 GREETING_LIMIT_S = 0.3
 """Time for which the witnesses wait for responses before the silence. A node that is stopped at a state does not
 respond."""
@@ -111,7 +111,7 @@ class Witness:
         return len(seen)
 
     def fate(self) -> str:
-        """Return what came of the node since the last call, or nothing if the link was silent."""
+        """Return what was received from the node since the last call; empty if the link was silent."""
         count = self.drain()
         return f"{self._name}: {count} bytes came" if count else self.failure
 
@@ -139,8 +139,8 @@ def greet(witnesses: Sequence[Witness]) -> None:
 
 
 def hold_port(listen: str) -> socket.socket | None:
-    """Listen where the node listened. The kernel accepts connections there, and nobody reads them. Return None for a
-    port that is not ours to take: on another machine, say."""
+    """Listen at the node's address. The kernel accepts connections there, and nothing reads them. Return None if the
+    port cannot be bound, for example on another machine."""
     until_s = time.monotonic() + PORT_LIMIT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Faults of links: toxics of Toxiproxy, and probes of our own that show what a toxic does."""
+"""Faults of links: toxics of Toxiproxy, and probes that measure the effect of a toxic."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
@@ -138,7 +138,7 @@ def poisoned(
     """Put a toxic on each of the target's links until its end.
 
     The evidence is what the toxic ``does`` to the bytes that pass, in words, and what happened to our probes of these
-    links meanwhile. A probe counts if ``shows`` returns that the fault caused that.
+    links meanwhile. A probe counts if ``shows`` returns that it was affected by the fault.
     """
     fault, links = target.fault, target.links
     for link in links:
@@ -155,7 +155,7 @@ def poisoned(
 
 
 def passing(direction: str, links: Sequence[Link]) -> str:
-    """Return in words what a fault in this direction of the links is about."""
+    """Return the direction of a fault in words."""
     if all(link.dialler == "client" for link in links):
         words = {"upstream": "requests of clients", "downstream": "responses to clients"}
         return words.get(direction, "requests of clients and responses to them")
@@ -168,7 +168,7 @@ def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT
 
 
 def within(fault: Fault, limit_s: float) -> float:
-    """Return the time limit of a probe, so that it is over before its fault is, and nobody waits for it."""
+    """Return the time limit of a probe, which ends before its fault, so that nothing waits for it."""
     return min(limit_s, max(SHORTEST_PROBE_S, fault.duration_s - SHORTEST_PROBE_S)) if fault.duration_s else limit_s
 
 

@@ -1,4 +1,4 @@
-"""The fault ``response_lost_by_proxy``, as the runner injects it: Toxiproxy swallows a response that its sender holds.
+"""The runner's side of the fault ``response_lost_by_proxy``: Toxiproxy drops a response that its sender has held back.
 
 ``chaos/interceptor/held_responses.py`` has the sender's side, with the order of the steps. A fault has fired once
 the sender has seen its connection closed while the toxic was on: ``limit_data`` with 0 bytes passes nothing, and closes

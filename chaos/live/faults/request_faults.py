@@ -1,4 +1,4 @@
-"""Faults for which a client of ours sends requests straight to a node, without a proxy between."""
+"""Faults for which a client of the suite sends requests to a node directly, without a proxy."""
 
 import threading
 import time

@@ -1,8 +1,8 @@
 """Runs the simulator's own checks in each live node's process, as far as they need one node alone.
 
-They see what the node did with each event before any fault touches its effects, as in the simulator. What they find
-goes through the evidence pipe at once. They report the number of checked responses whenever it is a power of two. So a
-node that is killed has reported at least half of them.
+As in the simulator, they see the effects of each event before any fault affects them. Violations are written to the
+evidence pipe immediately. The number of checked responses is reported whenever it is a power of two, so that a killed
+node has reported at least half of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_NODES = 10
 """All node IDs are smaller. The quorum's view needs a member for each ID, though a process sees only its own."""
 MAX_STORY = 1000
-"""The most characters of a story, so that a line of evidence stays shorter than PIPE_BUF."""
+"""Limit of the characters of an explanation, so that a line of evidence is shorter than PIPE_BUF."""
 
 
 def _kinds() -> list[type[Check]]:
@@ -36,9 +36,9 @@ def _kinds() -> list[type[Check]]:
 
 
 class ChecksInside(PassiveHook):
-    """A hook that must see what the node did before any fault touches it.
+    """A hook that must see effects before any fault affects them.
 
-    ``guarantees`` are those of the scenario. Only their checks run.
+    ``guarantees`` are those of the scenario; only their checks run.
     """
 
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
@@ -103,7 +103,7 @@ class NodeCheckReports:
     _looked: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def line(self, node: int, line: dict[str, Any]) -> None:
-        """Take one line of a node's evidence. Lines that do not come from checks are ignored."""
+        """Handle one line of a node's evidence. Lines that do not come from checks are ignored."""
         if BROKEN in line:
             guarantee, at_us, story = line[BROKEN]
             first = self._broken.get(guarantee)
@@ -115,11 +115,11 @@ class NodeCheckReports:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The guarantees that a node has reported as broken."""
+        """The guarantees that nodes have reported as violated."""
         return tuple(self._broken)
 
     def judged(self, guarantees: Iterable[str]) -> tuple[CheckResult, ...]:
-        """Return one entry of the manifest for each guarantee that was looked at."""
+        """Return one entry of the manifest for each guarantee that was checked."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
         names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)

@@ -36,8 +36,8 @@ class FetchCosts:
     the time of other hooks is not charged to the node.
 
     ``clock_ns`` gives the processor time of the thread that runs the node. Decoding, handling and encoding count. A
-    fetch that waits is charged what ``waiting`` measures: the work done for it in other fetches' events. Those fetches
-    are not charged for it. Fetches of the metadata log are omitted.
+    parked fetch is also charged the time that ``waiting`` measures: work for it in the events of other fetches, which
+    are not charged for that time. Fetches of the metadata log are omitted.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FetchCosts:
             self._pending.pop(event.connection, None)
 
     def resume(self) -> None:
-        """Called when the other hooks are done. The time from now on is the node's or the driver's."""
+        """Called when the other hooks are done. Time from now on counts for the node or the driver."""
         self._since_ns = self._clock_ns()
 
     def handled(self, event: Event, effects: Sequence[Effect]) -> None:
@@ -103,8 +103,8 @@ class FetchCosts:
                     self._unsent[effect.connection] = (found, effect)
 
     def waiting(self, connection: int, do: Callable[[], None]) -> None:
-        """Do ``do`` for a parked fetch, and charge that fetch for it. The charge includes work that ``do`` does
-        for another parked fetch."""
+        """Call ``do`` for a parked fetch, and charge the time to that fetch, including work that ``do`` does for
+        another parked fetch."""
         if self._measures_waiting:
             do()
             return
@@ -154,7 +154,7 @@ class FetchCosts:
 
 
 def measure_waiting(costs: FetchCosts) -> None:
-    """Let all work for parked fetches go through ``costs.waiting`` from now on."""
+    """Pass all work for parked fetches through ``costs.waiting`` from now on."""
 
     def measured(original: Callable[..., None]) -> Callable[..., None]:
         def do(fetch: Fetch, *more: object) -> None:
@@ -167,7 +167,8 @@ def measure_waiting(costs: FetchCosts) -> None:
 
 
 def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
-    """Look at a request. Its revision is ``first`` for the draft, ``none`` if it wants no session, else ``final``."""
+    """Return the facts of a request. Its revision is ``first`` for the draft, ``none`` if it requests no session, else
+    ``final``."""
     body: Any = request.body
     if request.api_version >= FIRST_DRAFT_VERSION:
         revision, full = "first", bool(body.fetch_type == 0)

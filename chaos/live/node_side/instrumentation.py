@@ -98,8 +98,8 @@ class NodeInstrumentation:
         self._hooks.insert(len(self._hooks) - 1, Watch(node, self._published))
 
     def role(self) -> str:
-        """Return what the node is now: leader, follower or observer, and its part in the hot topic if a fault needs
-        it."""
+        """Return the node's current role: leader, follower or observer, and its role in the hot topic if a fault needs
+        that."""
         return role_of(self._node, self._spec.is_voter, self._topic)
 
     def handle_command(self, command: dict[str, object]) -> None:

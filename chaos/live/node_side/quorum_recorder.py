@@ -1,7 +1,7 @@
 """Records each state of a live node's metadata log and quorum as a row of its trace.
 
-The runner plays the rows of all nodes back for the checks of the quorum (``chaos.live.recorded_quorum``), which no
-node's process could judge alone. A row is written before the node's effects leave it, so it survives a SIGKILL.
+The runner plays the rows of all nodes back for the checks of the quorum (``chaos.live.recorded_quorum``), which need
+the states of all nodes. A row is written before the node's effects leave it, so it survives a SIGKILL.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ class RecordedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuorumRecorder(PassiveHook):
-    """A hook that must see what the node did before any fault touches it. It compares a few numbers after each event,
-    and does nothing unless ``is_wanted``. All node IDs are below ``max_nodes``."""
+    """A hook that must see effects before any fault affects them. It compares a few numbers after each event, and does
+    nothing unless ``is_wanted``. All node IDs are below ``max_nodes``."""
 
     def __init__(
         self, recorder: TraceRecorder, incarnation: int, origin_us: int, max_nodes: int, is_wanted: bool
