@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from bench.fleet.behaviours.bodies import ALL_TOPICS, API_VERSIONS_REQUEST, metadata_request
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
 from reference_broker.quorum.messages import begin_epoch
 from reference_broker.records.compression import Compression

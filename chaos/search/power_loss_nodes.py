@@ -15,7 +15,7 @@ from chaos.checks.log.batches import batches_of, records_in
 from chaos.checks.log.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
 from chaos.search.power_losses import Differs, Resumed, Script, require
 from chaos.sim.disk import SimDisk
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.tests.node_world import NodeWorld, produce_request, sent_batch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class

@@ -20,8 +20,7 @@ from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k
 from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.declared import key_of, versions_of
-from reference_broker.apis.tests.test_metadata_apis import creation_of
-from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
+from reference_broker.apis.tests.topic_requests import create, creation_of, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
 from reference_broker.apis.transactions import k22_init_producer_id
 from reference_broker.wire.frames import read_request_header

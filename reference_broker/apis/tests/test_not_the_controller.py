@@ -33,10 +33,10 @@ from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminCall, AdminWorld
 from reference_broker.apis.tests.controller_requests import SET, changes, heartbeat, raised, registration
 from reference_broker.apis.tests.declared import key_of, newest, versions_of
-from reference_broker.apis.tests.test_config_and_ids import init
-from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
+from reference_broker.apis.tests.topic_requests import create, growth_of, named, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
 from reference_broker.apis.transactions import k22_init_producer_id
+from reference_broker.apis.transactions.tests.transaction_requests import init_request as init
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.errors import ErrorCode

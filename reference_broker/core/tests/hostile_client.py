@@ -11,7 +11,7 @@ from time import process_time_ns
 from tracemalloc import get_traced_memory, reset_peak, start, stop
 from typing import Any
 
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.events import Effect, Event
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import Now

@@ -12,7 +12,7 @@ from reference_broker.apis.groups import k11_join_group
 from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.records.fetch import Fetch
-from reference_broker.apis.tests.sliced_fetches import slices_of_one
+from reference_broker.apis.records.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topic_creation import TopicCreation
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.hostile_records import raw_batch, raw_record

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.events import Opened
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.wire.apis import VERSIONS, ApiKey

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import VERSIONS, ApiKey

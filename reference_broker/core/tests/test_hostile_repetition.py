@@ -10,7 +10,7 @@ from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from reference_broker.apis.groups.k15_describe_groups import MAX_MEMBER_BYTES
-from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.apis.tests.messages import filled
 from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
