@@ -20,7 +20,7 @@ from reference_broker.records.batch import LENGTH_OVERHEAD_BYTES
 from reports.manifest import CheckResult
 
 MAGIC_AT = 16
-"""The byte of a batch that names its format. A start looks at it in every batch, and so finds the damage."""
+"""The byte of a batch with its format. A start checks it in each batch, and so finds the damage."""
 
 ONE_TOPIC_ID_IN = 3
 """Every third flip, on average, is in a topic ID, if there is one."""
@@ -108,7 +108,7 @@ class DamageCheck:
         self._damaged: list[tuple[Path, str, bytes]] = []
 
     def note(self, folder: Path, paths: Sequence[str]) -> None:
-        """Remember what these files of a stopped node are now. Paths are relative to the node's folder."""
+        """Record the content of these files of a stopped node. Paths are relative to the node's folder."""
         for path in paths:
             if path.partition("/")[0].rpartition("-")[0] in self._topics:
                 self._damaged.append((folder, path, _digest(folder / path)))

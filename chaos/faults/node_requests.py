@@ -49,7 +49,7 @@ BY_CLIENTS = 3
 FAR_POSITIONS = (-1, 1 << 40)
 """Positions that lie outside any snapshot."""
 FAR_OFFSET = 1 << 40
-"""The end of a snapshot that nobody has."""
+"""The end of a snapshot that no node has."""
 NO_METADATA = "no-metadata"
 """The name of a topic that has no snapshots."""
 
@@ -121,7 +121,7 @@ class Recorded:
 
 
 def _is_forged(body: Any) -> bool:
-    """Return whether the lie of a forged request shows. In a live run nodes keep those, too."""
+    """Return whether a request is recognisably forged. Nodes of a live run record those, too."""
     if isinstance(body, FetchRequest) and messages.fetched_partition(body) is None:
         return True
     if isinstance(body, FetchSnapshotRequest):
@@ -212,7 +212,7 @@ class Forger:
             yield self._forged_request(api_key, client_id, body, lie)
 
     def _for_snapshots(self) -> Iterator[NodeRequest]:
-        """The newest request for a snapshot, once with each lie."""
+        """The newest request for a snapshot, once with each false field."""
         if self.recorded.for_snapshot is None:
             return
         client_id, body = self.recorded.for_snapshot
@@ -262,7 +262,7 @@ class Forger:
         return replace(messages.end_epoch("", sender, epoch, (voter_id,)), cluster_id=cluster_id)
 
     def _fetch(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:  # noqa: ARG002
-        """A fetch in the leader's own epoch, so that nothing but the lie speaks against it."""
+        """A fetch in the leader's own epoch, so that only the false field is a reason to reject it."""
         true_epoch = self.recorded.epoch if epoch <= MAX_EPOCH else epoch
         end = OffsetAndEpoch(OFFSETS_AHEAD, true_epoch)
         return replace(messages.fetch("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)

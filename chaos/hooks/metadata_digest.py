@@ -101,7 +101,7 @@ class Watch(PassiveHook):
         self.attach()
 
     def attach(self) -> bool:
-        """Subscribe to the loader if it is there, and return whether it is. An image that the loader has already is
+        """Subscribe to the loader if it exists, and return whether it does. If the loader has an image already, it is
         emitted."""
         if self.digest is None:
             if not self._node.listening:

@@ -11,8 +11,8 @@ from reports.rows import TraceRow
 
 
 class PassiveHook:
-    """Implements core.events.Hooks. A subclass looks at each event before the node does, or at what the node did with
-    it."""
+    """Implements core.events.Hooks. A subclass observes each event before the node handles it, or its effects
+    afterwards."""
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
         self.arrives(now, event)
@@ -42,8 +42,8 @@ def encoded(fields: Mapping[str, int | str]) -> str:
 
 
 class TraceRecorder(PassiveHook):
-    """Gives each row to ``sink``. The recorder must come before the interceptor in the list of hooks. So it records
-    what the node did, and not what a fault left of that."""
+    """Passes each row to ``sink``. The recorder must come before the interceptor in the list of hooks. It then records
+    the effects of the node, before faults change them."""
 
     def __init__(self, node: int, incarnation: int, sink: Sink, origin_us: int = 0) -> None:
         self._node = node

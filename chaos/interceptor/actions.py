@@ -1,4 +1,4 @@
-"""The actions that the interceptor needs of the driver: for example, to kill the node."""
+"""Actions that the interceptor requests from the driver, for example killing the node."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,7 +17,7 @@ class FaultActions(Protocol):
     """
 
     def report(self, row: FaultRow) -> None:
-        """Keep the evidence where it survives the node's death, before returning."""
+        """Store the evidence so that it survives the node's death, before returning."""
         ...
 
     def kill(self) -> None:
@@ -38,7 +38,7 @@ class FaultActions(Protocol):
         ...
 
     def step_clock(self, by_ms: int) -> None:
-        """Move the node's wall clock. Later events carry the new time."""
+        """Step the node's wall clock. Later events have the new time."""
         ...
 
     def discard_connection(self, connection: int) -> None:
@@ -52,13 +52,13 @@ class FaultActions(Protocol):
         ...
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        """Give this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
-        the node ends."""
+        """Deliver this object to the node after the delay, through the hooks' ``before``. The event is dropped if the
+        node ends."""
         ...
 
     def sync_fails(self, paths: Sequence[str]) -> None:
-        """What is not durable of these files never becomes so. The kernel forgets pages that it could not write, so a
-        later sync would succeed without them."""
+        """Make the non-durable bytes of these files lost for ever. The kernel discards pages that it could not write,
+        so a later sync would succeed without them."""
         ...
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:

@@ -1,10 +1,11 @@
 """Faults at requests and replies of one node. They are the same in the simulator, inside a node and in front of one.
 
-The driver hands in each request before the node gets it, and each reply before its client does. What only a driver can
-do is left to ``FaultActions``. Each hit is reported *before* its action, so that the evidence survives a SIGKILL.
+The driver hands in each request before the node gets it, and each reply before its client does. Actions that need a
+driver are delegated to ``FaultActions``. Each hit is reported *before* its action, so that the evidence survives a
+SIGKILL.
 
-Nothing protects some bytes: a frame has no checksum, and the CRC of a batch omits its base offset and leader
-epoch. So a scenario chooses the ``part`` in which ``damaged`` flips a bit.
+Some bytes are unprotected: a frame has no checksum, and the CRC of a batch omits its base offset and leader epoch. A
+scenario therefore chooses the ``part`` in which ``damaged`` flips a bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ upward from 0 or 1, and -1 means no connection."""
 
 
 class FrameFaults:
-    """A phantom is a connection of no client: its requests come from a rule, and nobody gets the responses."""
+    """A phantom is a connection without a client: its requests come from a rule, and its responses are dropped."""
 
     def __init__(self, book: RuleBook, actions: FaultActions, random: Random) -> None:
         self._book = book
@@ -50,7 +51,7 @@ class FrameFaults:
         self._next_phantom = FIRST_PHANTOM
 
     def arrived(self, event: Request) -> Sequence[Event]:
-        """Return what the node gets in place of the request."""
+        """Return the events that the node gets in place of the request."""
         if event.connection in self.phantoms:
             return (Opened(event.connection, "phantom"), event)
         if self._held.get(event.connection) is event:
@@ -64,13 +65,13 @@ class FrameFaults:
         return (event,)
 
     def closed(self, connection: int) -> None:
-        """Note that a client has left."""
+        """Record that a client has disconnected."""
         self._garbled.pop(connection, None)
         if connection in self._held:
             self._left[connection] = None
 
     def replied(self, reply: Reply) -> Reply | None:
-        """Return what goes to the client now. With None, ``FaultActions`` has got what becomes of the reply."""
+        """Return the reply to send to the client now. None: the reply was passed to ``FaultActions``."""
         if self._book.is_any_due("response"):
             firing = self._first_hit("response", reply.tag, reply.body)
             if firing is not None:
@@ -108,7 +109,7 @@ class FrameFaults:
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
-        """Deliver a held request. If its client has left meanwhile, nobody gets the response."""
+        """Deliver a held request. If its client has disconnected meanwhile, the response is dropped."""
         del self._held[event.connection]
         rule = self._late.pop(event.connection)
         if event.connection not in self._left:
@@ -197,7 +198,8 @@ _OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]]
 
 
 def _offers(tag: Tag, body: object, rule: Rule) -> bool:
-    """Return whether a frame with this body has what the rule changes. A response without a body is not sent."""
+    """Return whether a frame with this body has the part that the rule changes. A response without a body is not
+    sent."""
     if FAULT_KINDS[rule.kind].flips_frame_bit:
         return body is not None and has_part(rule.part, value_of(body))
     if rule.kind == "response_error":

@@ -64,7 +64,7 @@ class HeldResponses:
 
     @property
     def waits(self) -> bool:
-        """Return whether other responses to clients must wait."""
+        """Return whether other responses to clients must wait now."""
         return bool(self._held) or self._is_poisoned
 
     def closed(self, connection: int) -> None:

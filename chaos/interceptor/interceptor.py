@@ -1,8 +1,8 @@
-"""Faults at protocol states: the interceptor sees what enters and leaves a node, and acts where a rule matches.
+"""Faults at protocol states: the interceptor observes the events and effects of a node, and acts where a rule matches.
 
-The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. What only a
-driver can do it leaves to ``FaultActions``. It reports each hit *before* its action, so that the evidence survives a
-SIGKILL.
+The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. Actions that
+need the driver are delegated to ``FaultActions``. Each hit is reported *before* its action, so that the evidence
+survives a SIGKILL.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from reference_broker.ports.node_ports import Now
 class Interceptor:
     """Implements core.events.Hooks.
 
-    All nodes of the run share ``hit_counter``. ``role`` returns what this node is now
+    All nodes of the run share ``hit_counter``. ``role`` returns this node's current role
     (``chaos.interceptor.roles.role_of``).
     """
 
@@ -112,7 +112,8 @@ class Interceptor:
         return self._book.has_rules_at("decision")
 
     def decided(self, now: Now, outcome: str) -> None:
-        """Hit the node if a rule waits for this outcome of a decision point. The node is in the middle of its work."""
+        """Inject the fault of a rule that waits for this outcome of a decision point. The node is in the middle of its
+        work."""
         self._book.now_us = now.mono_us - self._origin_us
         self._book.inject_all_hits("decision", partial(matches_decision, outcome=outcome), outcome)
 
@@ -126,7 +127,7 @@ class Interceptor:
         self._book.disarm()
 
     def watch(self, disk: Disk) -> Disk:
-        """Return the disk to give to the node: the same one, unless a rule looks at what is done with it."""
+        """Return the disk for the node: the same one, unless a rule matches operations on it."""
         return self._disk.watch(disk)
 
     def _noted(self, note: Note) -> None:

@@ -24,8 +24,8 @@ class PeerReplyFaults:
         self._second: list[PeerReply] = []
 
     def sent(self, send: Send) -> None:
-        """Note a request that goes out. If a reply of its API is to be doubled, the second copy comes now as the reply
-        to this request."""
+        """Record an outgoing request. If a reply of its API is to be duplicated, the second copy is delivered now as
+        the reply to this request."""
         channel = (send.peer, send.channel)
         self._tags.setdefault(channel, {})[send.token] = send.tag
         doubled = self._doubled.get(channel)

@@ -1,7 +1,7 @@
 """Frames as bytes of the wire, and the values in them.
 
 Inside a node and in the simulator the body of a Request or Reply is a value. In front of an external node it is a
-``RawFrame``: the bytes that came, which are decoded only on demand. The functions below work for both.
+``RawFrame``: the received bytes, which are decoded only on demand. The functions below work for both.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ class RawFrame:
         return RawFrame(data, self._api_key, self._api_version, self._is_request)
 
     def value(self) -> object | None:
-        """Return the value of the frame, or None if our codecs cannot read it."""
+        """Return the value of the frame, or None if the codecs cannot read it."""
         if not self._is_decoded:
             self._is_decoded = True
             if is_known(self._api_key, self._api_version):

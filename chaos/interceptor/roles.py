@@ -43,13 +43,13 @@ def described(role: str, topic: str) -> str:
 
 
 def topic_of_roles(scenario: Scenario) -> str:
-    """Return the hot topic if a fault names a node by its part in a partition, else an empty name."""
+    """Return the hot topic if a fault targets a role in a partition, else an empty name."""
     choices = [choice for fault in scenario.faults for choice in (fault.node, fault.match.role, *(fault.link or ()))]
     return scenario.load.hot.name if any(choice in PARTITION_ROLES for choice in choices) else ""
 
 
 def _partition_role(node: Any, topic: str) -> str:
-    """Return the node's part in the first partition, as the node itself knows it. It is empty without a replica."""
+    """Return the node's role in the first partition, according to the node itself; empty without a replica."""
     broker = getattr(node, "broker", None)
     if broker is None:
         return ""

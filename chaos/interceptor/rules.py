@@ -1,6 +1,6 @@
 """Rules of the interceptor: what they match, how often they fired, and what all faults at states share.
 
-A rule is one of the scenario's faults at states. What the scenario leaves to chance has been drawn from the seed.
+A rule is one of the scenario's faults at states, with its random choices drawn from the seed.
 """
 
 import os
@@ -114,7 +114,7 @@ def rules_of(scenario: Scenario, random: Random) -> tuple[Rule, ...]:
 
 
 def settled(fault: Fault, random: Random) -> Rule:
-    """Draw what the rule leaves to chance, and put the sender of its link into ``match``."""
+    """Draw the random choices of the rule, and put the sender of its link into ``match``."""
     nth = random.randint(*fault.nth)
     match = fault.match
     if fault.link is not None:
@@ -132,7 +132,7 @@ AT_THE_REQUESTER = "peer_response"
 
 
 def between_nodes(rule: Rule) -> bool:
-    """Return whether a proxy in front of an external broker sees what the rule hits only between nodes."""
+    """Return whether a proxy in front of an external broker would see the target of the rule only between nodes."""
     return at_a_link(rule) or rule.on == AT_THE_REQUESTER
 
 
@@ -329,8 +329,8 @@ class RuleBook:
         return None
 
     def inject_all_hits(self, place: str, matches: Callable[[Match, str], bool], story: str) -> None:
-        """Count a match of each matching rule. Report and inject each rule that hits now. ``story`` is what happened
-        at the place."""
+        """Count a match of each matching rule. Report and inject each rule that hits now. ``story`` describes the
+        event."""
         for counter in self._matching(place, matches):
             hit = counter.count_match("", self._at_us)
             if hit:
@@ -344,7 +344,7 @@ class RuleBook:
     def _matching(
         self, place: str, matches: Callable[[Match, str], bool], offers: Callable[[Rule], bool] = _anything
     ) -> Iterator[Counter]:
-        """Yield the counters of the due rules that match. It counts nothing. A rule is tested only when the caller
+        """Yield the counters of the due rules that match, without counting. A rule is tested only when the caller
         reaches it: it may follow (``after``) a rule that hit just before."""
         due = self._due(place)
         role = self._role() if due else ""

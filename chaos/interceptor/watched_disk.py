@@ -1,4 +1,4 @@
-"""A disk with fault injection: a wrapper of the real one, which fails at an operation or at byte k of a write."""
+"""A disk with fault injection: a wrapper of the real disk that fails at an operation or at byte k of a write."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -48,7 +48,7 @@ class WatchedDisk:
 
     @staticmethod
     def unwatched() -> AbstractContextManager[None]:
-        """Inject no fault inside the block, in which a check reads the node's files."""
+        """Inject no fault inside the block. Checks read the node's files there."""
         return _Unwatched()
 
     def list(self, directory: str) -> Sequence[str]:
@@ -115,7 +115,7 @@ class WatchedDisk:
         self.inner.make_durable(path)
 
     def _written(self, path: str, data: bytes, fault: WriteFault) -> bytes:
-        """Return what really gets into the file."""
+        """Return the bytes that are really written to the file."""
         if not fault.flips or fault.kept >= len(data):
             return data
         self.flipped[path] = None

@@ -1,7 +1,8 @@
 """Work that child processes share.
 
-A world is one large cycle of objects. A long-lived process would have to look for the garbage of each, which takes a
-twelfth of a search's time. A child just ends, and its memory goes with it. It is forked, so it has all modules at once.
+A world is one large cycle of objects. A long-lived process would have to collect the garbage of each, which takes a
+twelfth of a search's time. A child process ends instead, which frees its memory. It is forked, so it has all modules
+from the start.
 """
 
 import signal
@@ -43,8 +44,8 @@ def in_children(
     """Yield ``work(part)`` for each part, in the order of ``parts``, with at most ``processes`` children at a time.
 
     A child gets its parts one by one, and ends after ``parts_each`` of them. With ``first_here`` this process does the
-    first part, in place of the last of the first children. What it builds and caches is forked with all later ones.
-    Raise ChildDiedError. Children that still run when the caller stops iterating are ended.
+    first part, in place of the last of the first children. Its caches are forked with all later children. Raise
+    ChildDiedError. Children that still run when the caller stops iterating are ended.
     """
     running: dict[Connection, _Child] = {}
     done: dict[int, Result] = {}

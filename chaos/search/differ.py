@@ -1,10 +1,10 @@
-"""Differential runs of a script: one script of clients' operations, played in two ways that must look the same to
-clients.
+"""Differential runs of a script: one script of clients' operations, played in two ways that clients must not be able to
+distinguish.
 
 A kind names the two ways, such as long work in slices of one item and in whole slices. The script is drawn from the
 seed (``differ_scripts``). Each operation begins at its own virtual time, no fault is drawn, and the client waits for
-one result before it sends the next request (``ScriptClient``). A result that differs is a defect. What the two ways of
-a kind may differ in is not in its scripts (``Needs``).
+one result before it sends the next request (``ScriptClient``). A result that differs is a defect. The scripts of a kind
+avoid features in which its two ways may differ (``Needs``).
 """
 
 import time
@@ -30,8 +30,8 @@ SEEDS: Final = 20
 THREE_NODES_EVERY: Final = 3
 """The seeds that are multiples of this number play three nodes, where the kind leaves the number open."""
 ENDED: Final = "the run ended"
-"""The name of the only value of a result that ends a run early. Where both runs end so, that is a difference, too: it
-shows nothing of the operations behind it."""
+"""Name of the only value of a result that ends a run early. That counts as a difference even if both runs end early,
+since the later operations were not compared."""
 PROGRESS_EVERY_S: Final = 5.0
 LONGEST_VALUE: Final = 2_000
 SMALL_SNAPSHOTS: Final = (
@@ -158,7 +158,7 @@ class ScriptClient(WritingClient, ReadingClient, GroupClient):
     """The one client of a script. Each public method of the three classes is an operation, as is ``pause``."""
 
     def pause(self, node: int, clean: bool) -> ClientResult:
-        """Do nothing for a while, in which a node may restart."""
+        """Pause, so that a node may restart."""
         if self.world.way.restarts:
             self.world.restart(node, clean)
             self.topic_leaders.clear()

@@ -72,8 +72,8 @@ class GroupClient(ClientRequests):
         return self._sync(node, group, members, static, rows)
 
     def _first_coordinator(self, group: str) -> int:
-        """Return the group's coordinator. The first request for one creates the topic of the offsets, and has to be
-        repeated until the topic has leaders."""
+        """Return the group's coordinator. The first request creates the offsets topic, and is repeated until the topic
+        has leaders."""
         for _ in range(TRIES):
             if self.coordinator_of(GROUP, group) >= 0:
                 break

@@ -1,7 +1,7 @@
 """Draws the script of a differential run: operations of clients, one after the other.
 
-The drawing keeps a small model of what there is, so that most operations find their topic, producer or group. Some
-shall not: late producers, gaps in sequences, offsets outside and deleted topics have results too.
+The drawing keeps a small model of topics, producers and groups, so that most operations refer to existing ones. Some
+deliberately do not: late producers, gaps in sequences, offsets out of range and deleted topics have results too.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from chaos.search.differ_world import COMMITTED, MAX_BYTES, TIMESTAMPS_MS, UNCOM
 from chaos.sim.agenda import START_WALL_MS
 
 LENGTH: Final = 60
-"""Number of operations, to which those of the start and the end come."""
+"""Number of operations, without those of the start and the end."""
 TOPICS: Final = ("t", "u", "v")
 PLAIN: Final = "v"
 """The topic that producers with IDs avoid in some scripts."""
@@ -301,7 +301,7 @@ WEIGHTS: Final[tuple[tuple[Callable[[ScriptDrawing], None], int], ...]] = (
 
 
 def drawn(random: Random, needs: Needs) -> list[Operation]:
-    """Draw a script. At its end everything is looked at, when all is quiet."""
+    """Draw a script. Its last operations read the whole state, once nothing changes any more."""
     drawing = ScriptDrawing(random, needs)
     for name in TOPICS[:2] if needs.deletes_of_producers else TOPICS:
         drawing._create(name)

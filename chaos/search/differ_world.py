@@ -1,11 +1,11 @@
 """The cluster of one differential run, and a client's requests to it.
 
-Each operation of a script begins at its own virtual time, so that two runs of one script are at the same place at the
-same time, however long their operations take. No fault is drawn.
+Each operation of a script begins at a fixed virtual time, so that two runs of one script remain in step, however long
+their operations take. No fault is drawn.
 
-A result has only what a client may rely on. Producer IDs, member IDs and topic IDs are numbers that a cluster draws or
-assigns in blocks of a node, so a result has the names that the script gives to their owners. Leaders, replicas and
-epochs of leaders depend on the nodes.
+A result contains only what a client may rely on. Producer IDs, member IDs and topic IDs are numbers that a cluster
+draws or assigns in blocks of a node, so a result has the names that the script gives to their owners. Leaders, replicas
+and epochs of leaders depend on the nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +76,7 @@ RETRIABLE: Final = frozenset(
 
 
 class NodeEnded(Exception):  # noqa: N818 - says what was found
-    """A node ended itself. The message is the story."""
+    """A node ended itself. The message describes why."""
 
 
 class NoResponse(Exception):  # noqa: N818 - says what was found

@@ -197,7 +197,7 @@ class _Change:
         return self._with(replace(self._killed(), node=node, at_s=at_s, sim_at_s=at_s, after=first.name))
 
     def _at_decision(self) -> Scenario:
-        """Hit a node in the middle of its work, at a decision of a mechanism drawn first."""
+        """Add a fault in the middle of a node's work, at a decision of a drawn mechanism."""
         path = self._random.choice(sorted({point.path for point in declared_points()}))
         point = self._random.choice([each for each in declared_points() if each.path == path])
         nth = int(2 ** (self._random.random() * 5))
@@ -212,7 +212,7 @@ class _Change:
         return self._with(fault)
 
     def _killed(self) -> Fault:
-        """Draw how a node is hit: mostly killed, or powered off where the scenario does that."""
+        """Draw the kind of the fault: mostly a kill, or a power loss if the scenario has those."""
         kinds = [each for each in ("node_killed", "node_powered_off") if each in self._swarm.kinds] or ["node_killed"]
         away_s = round(0.05 * 2 ** (self._random.random() * 7), 2)
         kind = self._random.choice(kinds)
@@ -229,7 +229,7 @@ class _Change:
         return replace(self._scenario, cluster=replace(cluster, config=tuple(sorted(config.items()))))
 
     def _with_other_nodes(self) -> Scenario:
-        """Add voters or an observer. Faults and replicas name nodes by number, so none is taken away."""
+        """Add voters or an observer. Faults and replicas name nodes by number, so none is removed."""
         cluster = self._scenario.cluster
         nodes = (
             self._random.choice((cluster.nodes, 5)) if cluster.nodes == 3 and not cluster.observers else cluster.nodes
@@ -363,7 +363,7 @@ class Corpus:
 
 
 def points_digest() -> str:
-    """Return a short text that is another one if the declared points are others, so that places mean something else."""
+    """Return a short hash of the declared points. If it differs, stored places refer to other points."""
     return hashlib.sha256("\n".join(outcome_names()).encode()).hexdigest()[:12]
 
 

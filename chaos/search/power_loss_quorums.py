@@ -50,7 +50,7 @@ class Voter(Alone):
         self.syncs.append((paths, end))
 
     def follow(self, leader: int, epoch: int) -> None:
-        """The leader of an epoch makes itself known. What was sent before is forgotten."""
+        """The leader of an epoch announces itself. Requests sent before are dropped."""
         self.sent.clear()
         handle_begin_quorum_epoch(self.quorum, begin_epoch(CLUSTER, -1, leader, epoch), lambda _: None)
 
@@ -157,7 +157,7 @@ class QuorumVoter(Script):
         self.settle()
 
     def diverge(self, end: OffsetAndEpoch, leader: int, epoch: int) -> None:
-        """The leader says where its log ends that epoch. What is behind it is owed no longer."""
+        """The leader responds with the end of that epoch in its log. Records after it need not survive any more."""
         durable = tuple((at, data) for at, data in self._owed.durable if at < end.offset)
         self._owed = replace(self._owed, durable=durable)
         self.voter.respond_to_fetch(validity=Diverging(end), leader=leader, epoch=epoch)

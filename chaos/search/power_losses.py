@@ -1,8 +1,9 @@
 """Power losses at every disk operation of a script.
 
-A script (``Script``) lets a part of the broker live for a moment over a ``SimDisk``, and records what a power loss must
-not take. Before each operation (append, write, truncate, rename, delete, sync) the search forks the disk, loses the
-power there with one outcome after the other, and resumes the part over what is left. The script itself is played once.
+A script (``Script``) runs a part of the broker for a while over a ``SimDisk``, and records the data that a power loss
+must not lose. Before each operation (append, write, truncate, rename, delete, sync) the search forks the disk, loses
+the power there with one outcome after the other, and resumes the part over the remaining data. The script itself is
+played once.
 
 A resume compares what it finds with a replay of the log's own batches, uses the part, and is followed by more losses:
 one before anything else is synced, and one after the resumed part has acknowledged something new. With ``deep`` there
@@ -32,7 +33,7 @@ class Differs(Exception):  # noqa: N818 - says what was found
 
 
 def require(holds: bool, story: str) -> None:
-    """Raise Differs with the story unless ``holds``."""
+    """Raise Differs with this explanation unless ``holds``."""
     if not holds:
         raise Differs(story)
 
@@ -42,12 +43,12 @@ class Resumed(ABC):
 
     @abstractmethod
     def use(self) -> Hashable:
-        """Let it serve and take something new, up to the acknowledgement. Return what is owed after that. Raise
+        """Serve and accept something new, up to its acknowledgement. Return what must survive after that. Raise
         Differs."""
 
 
 class Script(ABC):
-    """One life of a part of the broker. A class of its own is a kind."""
+    """One life of a part of the broker. Each kind is a subclass."""
 
     name: ClassVar[str]
     about: ClassVar[str]
@@ -57,7 +58,7 @@ class Script(ABC):
 
     @abstractmethod
     def play(self) -> None:
-        """Live from an empty disk to the end. Every run makes the same operations."""
+        """Run from an empty disk to the end. Each run makes the same operations."""
 
     @abstractmethod
     def owed(self) -> Hashable:
@@ -223,7 +224,7 @@ class LossResult:
 
 
 class _Stop(BaseException):
-    """Ends the script at the first violation. Nothing in the broker may catch it."""
+    """Ends the script at the first violation. The broker must not catch it."""
 
 
 @dataclass(slots=True)

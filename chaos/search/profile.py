@@ -1,7 +1,7 @@
 """Measures where a search's time goes: by part of the simulator, and by kind of event.
 
-It replaces the methods of PARTS by ones that look at the clock. So times are somewhat larger than without it, but
-their shares hold.
+It replaces the methods of PARTS by ones that read the clock. Times are therefore somewhat larger than without it, but
+their shares are valid.
 """
 
 from collections import Counter

@@ -30,7 +30,7 @@ def shrink(
 ) -> Scenario:
     """Try smaller scenarios until all were tried or ``max_runs`` are used up. Return the smallest that still fails.
 
-    ``is_smaller`` gets each one that fails as soon as it is found, so that a search that is ended has one to show.
+    ``is_smaller`` is called with each failing one as soon as it is found, so that an interrupted search has a result.
 
     ``failing`` is the scenario's verdict with its seed and mutant. A smaller scenario must break the same first
     guarantee, or crash in the same way, and the loader must take it. The scenario that is returned has no swarm and no
@@ -83,7 +83,7 @@ def _fewer_faults(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
-    """Let one fault hit less often."""
+    """Reduce the number of times that one fault fires."""
     faults = scenario.faults
     for place, fault in enumerate(faults):
         at_time = (replace(fault, repeat=1),)
@@ -116,13 +116,13 @@ def _less_load(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _with_load(scenario: Scenario, **changes: object) -> Scenario:
-    """Return the scenario with another load. Thinner traffic is no reason to call the run invalid."""
+    """Return the scenario with another load. Less traffic does not make the run INVALID."""
     load: Load = replace(scenario.load, **changes)  # type: ignore[arg-type]
     return replace(scenario, load=load, sim_min_fetches=0, sim_min_acked=0)
 
 
 def _smaller_cluster(scenario: Scenario) -> Iterator[Scenario]:
-    """Drop an observer, then two voters, as long as no fault names what goes."""
+    """Drop an observer, then two voters, unless a fault names the dropped nodes."""
     cluster = scenario.cluster
     smaller = [replace(cluster, observers=cluster.observers - 1)] if cluster.observers else []
     smaller += [replace(cluster, nodes=cluster.nodes - 2)] if cluster.nodes > 2 else []

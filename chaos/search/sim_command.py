@@ -59,7 +59,7 @@ class SimOptions:
     junit: Path | None = None
     """The file that gets the results as JUnit XML."""
     annotates: bool = False
-    """Whether lines are printed with which GitHub Actions shows what is red."""
+    """Whether to print lines with which GitHub Actions annotates failures."""
 
     @property
     def first_seed(self) -> int:
@@ -75,7 +75,7 @@ class SimOptions:
 
 
 Take: TypeAlias = Callable[[PlayResult], None]
-"""Takes what a mode found, play by play."""
+"""Collects the results of a mode, play by play."""
 
 
 def simulate(scenarios: Sequence[Scenario], options: SimOptions) -> int:
@@ -247,8 +247,8 @@ class SearchProgress:
 
 
 def report(result: SeedSearch) -> str:
-    """Return text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
-    repeats it."""
+    """Return text for the terminal: the outcome and the speed. For a failure it adds the explanations and the command
+    that repeats it."""
     verdicts, failing = result.verdicts, result.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
     points = sum(sum(each.reached.counts) for each in verdicts)

@@ -27,7 +27,7 @@ class Agenda:
         return START_WALL_MS + passed_ms - passed_ms % self._clock_tick_ms
 
     def at(self, time_us: int, act: Act, *args: Any) -> None:
-        """Plan ``act(*args)`` for that time, or for now if it is past."""
+        """Schedule ``act(*args)`` for that time, or for now if it has passed."""
         count = self._count = self._count + 1
         now_us = self.now_us
         heappush(self._heap, (time_us if time_us > now_us else now_us, count, act, args))

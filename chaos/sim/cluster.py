@@ -35,7 +35,7 @@ THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
 """time for which a node may be busy with its start"""
 NOT_YET = 2**62
-"""The time of the load's start until the load begins. Until then only rules with ``boot`` fire."""
+"""Value of the load's start time before the load starts. Until then only rules with ``boot`` fire."""
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> BrokerConfig:
@@ -49,7 +49,7 @@ def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> 
 
 
 class EventReached(BaseException):
-    """Ends a run that was to be played up to an event. Nothing in the broker may catch it."""
+    """Ends a run that is played only up to an event. The broker must not catch it."""
 
 
 class SimCluster:
@@ -102,7 +102,7 @@ class SimCluster:
         self._disarmed = False
         self._rules = [rules_for(scenario, number, random_for(seed, "rules")) for number in range(len(self.machines))]
         self.stop_after_event = -1
-        """the number of the event of all nodes after which the run ends with EventReached, -1 for none"""
+        """number of the event, counted over all nodes, after which the run ends with EventReached; -1: none"""
         self.target: Machine | None = None
         """the only node of the second cluster, if there is a mirror"""
         if scenario.load.mirror is not None:
@@ -170,7 +170,7 @@ class SimCluster:
         return node, hooks, observer
 
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
-        """Set what the node is started with from now on."""
+        """Set the settings for the next starts of the node."""
         self._over[number].update(over)
         self._configs[number] = config_of(self._scenario, self._over[number], number)
 
@@ -202,7 +202,7 @@ class SimCluster:
         self._observers.pop(machine.node_id, None)
 
     def _node_failed(self, machine: Machine, story: str) -> None:
-        """Let the checks look at the node once more, because the event that ended it may have committed something."""
+        """Run the checks on the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
             self._suite.quorum.observe(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
@@ -225,7 +225,7 @@ class SimCluster:
 
 class MachineFaultActions:
     """The actions of a machine for its interceptor (chaos.interceptor.actions.FaultActions). Evidence goes to the
-    scheduler, which also knows how long a killed node stays away."""
+    scheduler, which also determines how long a killed node stays down."""
 
     def __init__(self, machine: Machine, fault_scheduler: SimFaultScheduler) -> None:
         self._machine = machine

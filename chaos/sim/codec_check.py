@@ -1,8 +1,8 @@
 """Messages through the wire's codec: a sent message must come out of it unchanged, and damaged bytes must be read.
 
-Values are compared, not bytes, because a field that a version does not carry is missing from the bytes of both. A
-receiver in the simulator would still read such a field, so the simulator would play what no real cluster can. There are
-no exceptions: a sender fills in only what its version carries.
+Values are compared instead of bytes, because a field that a version lacks is missing from the bytes of both. A receiver
+in the simulator would still read such a field, which no real cluster can do. There are no exceptions: a sender sets
+only the fields of its version.
 
 ``ReplyStream`` reads the bytes of a connection from its first damaged reply on.
 """
@@ -29,7 +29,7 @@ _NOT_THERE: Final = object()
 
 
 class CodecMismatchError(AssertionError):
-    """The codec changed a message. Either it has a bug, or the sender filled in what the version cannot carry."""
+    """The codec changed a message. Either it has a bug, or the sender set a field that the version lacks."""
 
 
 def request_bytes(action: ClientRequest, correlation: int) -> bytes:
@@ -43,7 +43,7 @@ def reply_bytes(reply: Reply) -> bytes:
 
 
 def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
-    """Return the decoded body, which the node shall see. Raise CodecMismatchError if it differs from the original."""
+    """Return the decoded body, for the node. Raise CodecMismatchError if it differs from the original."""
     frame = _frame(request_bytes(action, correlation))
     header, offset = read_request_header(frame)
     if (header.correlation_id, header.client_id) != (correlation, action.client_id):
@@ -54,7 +54,7 @@ def same_after_codec_request(action: ClientRequest, correlation: int) -> object:
 
 
 def same_after_codec_reply(reply: Reply) -> object:
-    """Return the decoded body, which the client shall see. Raise CodecMismatchError if it differs."""
+    """Return the decoded body, for the client. Raise CodecMismatchError if it differs from the original."""
     frame = _frame(reply_bytes(reply))
     correlation, body = decode_response(reply.api_key, reply.api_version, frame)
     if correlation != reply.correlation_id:
@@ -70,7 +70,7 @@ def _check(api_key: int, api_version: int, direction: str, before: object, after
 
 
 def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, object, object]]:
-    """Yield where two bodies differ: the place, what was there and what is there now."""
+    """Yield the differences of two bodies: the place, the former value and the new one."""
     if same(before, after):
         return
     names = _fields((type(before), type(after)))
@@ -87,7 +87,7 @@ def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, obje
 
 
 def same(before: Any, after: Any) -> bool:
-    """Return whether two bodies say the same.
+    """Return whether two bodies are equal.
 
     A list equals a tuple of the same items, bytes equal a view of them, and a number equals its enum. Struct classes
     are compared field by field.
@@ -130,8 +130,8 @@ class ReplyStream:
         self._awaited: deque[Reply] = deque()
 
     def arrived(self, reply: Reply, frame: bytes) -> Iterator[tuple[int, object]]:
-        """Take the bytes that were sent for ``reply``. Yield correlation ID and body of each response that is
-        whole now. Raise ProtocolError if the receiver cannot read one."""
+        """Add the bytes that were sent for ``reply``. Yield correlation ID and body of each response that is complete
+        now. Raise ProtocolError if the receiver cannot read one."""
         self._reader.feed(frame)
         self._awaited.append(reply)
         while True:

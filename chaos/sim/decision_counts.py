@@ -245,7 +245,7 @@ def _count_caught(node: ast.Try, place: int) -> None:
 
 
 def _call(place: int, value: ast.expr) -> ast.Call:
-    """Count a condition, and leave its value as it is."""
+    """Count a condition, and return its value unchanged."""
     name = ast.Name(DECIDES, ast.Load())
     return _located(ast.Call(name, [ast.Constant(place), value], []), value)
 
@@ -261,7 +261,7 @@ def _reaches(at: int, where: Any) -> ast.Call:
 
 
 def _located(made: Made, where: ast.AST) -> Made:
-    """Give the location to a new node and to what is new in it. A walk over the whole module would take longer."""
+    """Set the location of a new node and of the new nodes in it. Walking over the whole module would take longer."""
     ast.copy_location(made, where)
     for child in ast.iter_child_nodes(made):
         if "lineno" in child._attributes and not hasattr(child, "lineno"):

@@ -1,15 +1,15 @@
-"""The simulated disk: files in memory that know which of their bytes and names are durable.
+"""The simulated disk: files in memory, with a record of which bytes and names are durable.
 
-A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps what was synced. Of the rest it
-keeps what the seed says: an unsynced end is torn at any byte, or has its size and reads as zeros, or both. A truncation
-or rewrite that was not synced may be undone.
+A killed process loses nothing, because the page cache survives. A ``power_loss`` keeps synced data. The seed determines
+the rest: an unsynced end of a file is torn at any byte, or keeps its size and reads as zeros, or both. A truncation or
+rewrite that was not synced may be undone.
 
 Names are data of their folder, as in POSIX: a created, renamed or unlinked name is durable only once the folder was
-synced. Until then a power loss keeps or loses each change by itself. Two rules limit that, and journalling file systems
-keep them, too: a rename is atomic, and the changes of one name stay in order.
+synced. Until then a power loss keeps or loses each change independently, within two rules that journalling file systems
+guarantee as well: a rename is atomic, and the changes of one name keep their order.
 
-After a failed sync the kernel marks the pages clean that it could not write. They can be read as long as the process
-lives, no later sync writes them, and they are as good as lost (``fail_sync``). What is written later is ordinary.
+After a failed sync the kernel marks the pages that it could not write as clean. They can be read until the process
+ends, but no later sync writes them, so they are lost (``fail_sync``). Later writes are not affected.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +51,7 @@ class File:
             self.failed = [*apart, (min([start, *(low for low, _ in met)]), max([size, *(high for _, high in met)]))]
 
     def rewritten(self, size: int) -> None:
-        """Bytes from ``size`` on are about to be replaced. What is durable of them may come back."""
+        """Prepare the replacement of the bytes from ``size`` on. Durable ones among them may reappear."""
         if self.saved is None and self.durable > size:
             saved = self.content[: self.durable]
             for start, end in self.failed:
@@ -98,10 +98,10 @@ Node: TypeAlias = File | Folder
 
 
 class Names:
-    """A tree of folders, with tables of all paths. Folders are made when needed, and go with their last name.
+    """A tree of folders, with tables of all paths. Folders are created when needed, and removed with their last name.
 
-    ``process`` is what the process that runs now knows of the folders. A sync covers those that it knows to have
-    changed, as with real files, where nobody else can see it.
+    ``process`` has the changes of folders that the running process knows. A sync covers the folders that it knows to
+    have changed, as with real files.
     """
 
     def __init__(self) -> None:
@@ -196,8 +196,7 @@ class Names:
         return bool(names) and all(any(target is node for _, target in change.sets) for change in removals)
 
     def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
-        """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
-        knows."""
+        """The necessary syncs of the folders that contain the paths, as far as the process knows."""
         above: dict[str, None] = {}
         for path in paths:
             while path:
@@ -371,7 +370,7 @@ class Losses(Protocol):
 
 
 class DrawnLosses:
-    """Losses as a generator draws them: each change by itself, all with the same luck."""
+    """Losses that a generator draws: each change independently, with the same probability."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -392,8 +391,8 @@ class DrawnLosses:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The state that one sync makes durable when it ends: each file up to its size, and the changes of names in the
-    folders, both as they were when the sync began."""
+    """The state that a sync makes durable when it ends: each file up to its size, and the changes of names in the
+    folders, as of the start of the sync."""
 
     files: tuple[tuple[File, int, int], ...]
     folders: tuple[FolderSync, ...]
@@ -548,7 +547,8 @@ class SimDisk:
         return None if file is None else file.written_durable
 
     def process_started(self) -> None:
-        """Another process uses the disk from now on. It does not know which names the one before left unsynced."""
+        """Record that another process uses the disk from now on. It does not know which names its predecessor left
+        unsynced."""
         self._names.process = FolderChanges()
 
     def fail_sync(self, paths: Sequence[str]) -> None:
@@ -579,7 +579,7 @@ class SimDisk:
         return lost
 
     def power_loss(self, losses: Losses | None = None) -> None:
-        """Lose of what is not durable what ``losses`` decides, or else the seed."""
+        """Lose the non-durable data that ``losses`` selects, or else the seed."""
         losses = DrawnLosses(self._random) if losses is None else losses
         self._names.power_loss(losses.keeps_change)
         for path in sorted(self._names.files):
@@ -587,13 +587,13 @@ class SimDisk:
         self._measure()
 
     def fork(self) -> "SimDisk":
-        """Return a disk with the same content, of which the same is durable. Syncs that have begun do not end there."""
+        """Return a copy of the disk with the same durable data. Running syncs do not end there."""
         fork = SimDisk(Random(0))
         fork.mount(self._names.fork())
         return fork
 
     def flip(self, path: str, bit: int) -> None:
-        """Damage the file: its bit with this number, counted from its start, is another one from now on."""
+        """Flip the bit of the file with this number, counted from its start."""
         content = self._file(path).content
         content[bit // 8] ^= 1 << bit % 8
         self.damaged.append((path, bytes(content)))
@@ -630,7 +630,7 @@ class SimDisk:
         file.saved = None
 
     def unmount(self) -> Names:
-        """Take all files away, and return them. The disk is empty then."""
+        """Remove all files, and return them."""
         names, self._names = self._names, Names()
         self.used_bytes = 0
         return names

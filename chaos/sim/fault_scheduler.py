@@ -1,6 +1,6 @@
 """The faults of a simulated run that begin at a time: their times and targets, and the evidence of all faults.
 
-A role becomes a node when the fault begins. ``timed_faults`` and ``stepwise_faults`` say what each kind does.
+A role is resolved to a node when the fault begins. ``timed_faults`` and ``stepwise_faults`` implement the kinds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,20 +34,20 @@ from scenarios.vocabulary import SAME_NODE, SIM_AT_PERCENT
 Cell: TypeAlias = tuple[str, str, str]
 """The kind of a fault, with the role and the state of its target."""
 NOBODY_YET_US = 50_000
-"""While no node has the role, the fault looks for one at this interval."""
+"""Interval of the retries of a fault while no node has its role."""
 DAMAGE_LASTS_US = 2_000_000
 """A damaged length leaves a node waiting for the rest of a frame, until the request of the other node times out."""
 REPLAY_TROUBLES_US = 2_000_000
 """A replayed request may depose a leader until the next election, or keep a broker fenced until its next heartbeat."""
 FAILS_DISK = ("disk_write_failed", "disk_error")
-"""Soon after a fault of these kinds a node may end itself."""
+"""Kinds of faults because of which a node may end itself soon after."""
 
 
 class SimFaultScheduler:
     """Injects the timed faults, and collects the evidence of these and of the interceptors' faults.
 
-    ``sink`` gets each row of evidence. ``reconfigure`` sets the settings with which a node is started from now on.
-    Forged requests lie about ``cluster_id``.
+    ``sink`` gets each row of evidence. ``reconfigure`` sets the settings for the next starts of a node. Forged requests
+    contain a false ``cluster_id``.
     """
 
     clients: Callable[[Behaviour], SimClient]
@@ -88,7 +88,7 @@ class SimFaultScheduler:
         self._until_us = -1
 
     def restart_after_us(self, name: str) -> int:
-        """Return how long a node stays away after this fault has ended it, -1 for ever."""
+        """Return how long a node stays down after this fault has ended it; -1: for ever."""
         after_s = self._by_name[name].restart_after_s
         return -1 if after_s < 0 else int(after_s * 1_000_000)
 
@@ -97,7 +97,7 @@ class SimFaultScheduler:
         return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
 
     def clock_stepped(self, by_ms: int) -> None:
-        """Note that a fault has stepped the wall clock of a node."""
+        """Record that a fault has stepped the wall clock of a node."""
         self._fault_times.clock_jumps_us += max(by_ms, 0) * 1000
 
     def lasts_us(self, row: FaultRow) -> int:
@@ -119,7 +119,7 @@ class SimFaultScheduler:
                 self._agenda.at(begin_us, self._begin, fault, repeat + 1)
 
     def heal(self) -> None:
-        """End the faults that still last."""
+        """End the running faults."""
         self._until_us = -1
         heals, self._heals = self._heals, []
         for heal in heals:
@@ -145,7 +145,7 @@ class SimFaultScheduler:
         self._keep(row)
 
     def _note_fired(self, fault: Fault, node_id: int) -> None:
-        """Note the node at which a fault fired. After its first time plan the faults that follow it."""
+        """Record the node at which a fault fired. After the first time, schedule the faults that follow it."""
         self._hit_counter.last_targets[fault.name] = node_id
         for after_us, follower in self._following.pop(fault.name, ()):
             node = node_id if follower.node == SAME_NODE else follower.node
@@ -193,7 +193,7 @@ class SimFaultScheduler:
         return all(machine.ready and not self._fault_times.node_since(machine.node_id, now_us) for machine in machines)
 
     def _aim(self, fault: Fault) -> tuple[SimFaultContext, str] | None:
-        """Return the target of the fault and what the evidence calls it, or None if there is no such target now."""
+        """Return the target of the fault and its name in the evidence, or None if there is no such target now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
             pairs = self.targets.links(fault.link, random)
@@ -249,8 +249,8 @@ class SimFaultScheduler:
         client.start()
 
     def _intrude(self, fault: Fault, number: int) -> None:
-        """Send a node requests in the name of others. Replayed ones are genuine, so they may trouble the node that
-        they name; forged ones must change nothing."""
+        """Send a node requests in the name of others. Replayed ones are genuine, so they may affect the node that they
+        name; forged ones must change nothing."""
         random = self._randoms[fault.name]
         node_id = self.targets.node(fault.node, random)
         requests = [] if node_id is None else self._requests(fault, node_id, random)
@@ -328,7 +328,7 @@ ALL = "all"
 
 
 class Targets:
-    """The first ``voters`` machines have a vote. Roles may speak of the first partition of ``topic``, if it is not
+    """The first ``voters`` machines have a vote. Roles may refer to the first partition of ``topic``, if it is not
     empty."""
 
     def __init__(self, machines: Sequence[Machine], voters: int, topic: str = "") -> None:
@@ -341,7 +341,7 @@ class Targets:
         return role_of(self._machines[node_id].node, node_id < self._voters, self._topic)
 
     def node(self, choice: NodeChoice, random: Random) -> int | None:
-        """Return a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
+        """Return a matching node, or None if there is none now. If several match, a running one is drawn."""
         if isinstance(choice, int):
             return choice
         fitting = [
@@ -352,7 +352,7 @@ class Targets:
         return random.choice(fitting) if fitting else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
-        """Return (dialling end, dialled end) of all links that are meant, or None if no node fits one of the ends."""
+        """Return (dialling end, dialled end) of all matching links, or None if no node matches one of the ends."""
         target = self._end(link.target, random, ())
         source = self._end(link.source, random, target if len(target) == 1 else ())
         return [(dialling, dialled) for dialling in source for dialled in target if dialling != dialled] or None
@@ -373,7 +373,7 @@ class Targets:
 
 
 def state_of(machine: Machine) -> str:
-    """Return one word for what the node is doing. If several fit, it is the first of those below, the rarest."""
+    """Return one word for the activity of the node. If several apply, it is the first of those below, the rarest."""
     node: Any = machine.node
     if node is None:
         return "down"

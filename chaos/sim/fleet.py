@@ -125,8 +125,8 @@ class SimClient:
 class Channel:
     """Implements chaos.sim.links.Caller, with one connection at a time.
 
-    ``_waiting`` is the number of the open operation. An event that was planned to end an earlier operation comes too
-    late and is ignored. ``_last_requested`` is the number of the operation that sent the last request.
+    ``_waiting`` is the number of the open operation. An event that was scheduled to end an earlier operation is
+    ignored. ``_last_requested`` is the number of the operation that sent the last request.
     """
 
     def __init__(self, client: SimClient, number: int, agenda: Agenda, network: "Network") -> None:

@@ -61,7 +61,8 @@ class Link:
         return {"upstream": [self.up], "downstream": [self.down], "both": [self.up, self.down]}[which]
 
     def arrival_us(self, direction: Direction, last_us: int) -> int:
-        """Return when a message that is sent now arrives: after all that was sent before it on its connection."""
+        """Return the arrival time of a message that is sent now, which is after all earlier messages of its
+        connection."""
         low, high = LATENCY_US
         at_us = self.agenda.now_us + low + int(self.random.random() * (high - low + 1))
         low, high = direction.extra_us
@@ -70,14 +71,15 @@ class Link:
         return at_us if at_us > last_us else last_us + 1
 
     def deliver(self, direction: Direction, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        """Called at the time of arrival. Does the act, or holds it while the direction is cut."""
+        """Called at the time of arrival. Calls the act, or holds it back while the direction is cut."""
         if direction.cuts:
             direction.held.append((act, args))
         else:
             act(*args)
 
     def mend(self, direction: Direction) -> None:
-        """Deliver what was held, in order and before anything sent later. Do nothing while a fault still cuts it."""
+        """Deliver the held messages, in order and before later ones. Do nothing while a fault still cuts the
+        direction."""
         if direction.cuts:
             return
         held, direction.held = direction.held, []
@@ -91,7 +93,7 @@ class Link:
 
 
 class Links:
-    """All links of a run, each made with a generator of its own when it is first used."""
+    """All links of a run. Each is created at its first use, with its own random generator."""
 
     def __init__(self, agenda: Agenda, seed: int) -> None:
         self._agenda = agenda

@@ -63,7 +63,7 @@ class ProcessKilled(BaseException):
 
 
 EventWatcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
-"""Sees what one incarnation did with an event (None: its start), before hooks and the network touch it."""
+"""Observes the effects of one event (None: the start) of an incarnation, before hooks and the network change them."""
 
 
 Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], EventWatcher]]
@@ -151,7 +151,7 @@ class Machine:
 
     @property
     def incarnation_alive(self) -> int:
-        """The number of the incarnation that lives, or -1."""
+        """Number of the running incarnation, or -1."""
         return -1 if self.node is None else self.incarnation
 
     @property
@@ -168,8 +168,8 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """Start a new incarnation over the same disk. Do nothing while one lives. If that one got SIGTERM, the
-        new one starts as soon as it is gone."""
+        """Start a new incarnation over the same disk. Do nothing while one runs; if that one got SIGTERM, the new one
+        starts as soon as it has ended."""
         if self.node is not None:
             if self._stopping:
                 self.restart_after_us = 0
@@ -207,7 +207,8 @@ class Machine:
             self._die(power_loss, silent)
 
     def terminate(self) -> None:
-        """Send the node SIGTERM, at which it ends in good order. A stopped process sees the signal when it resumes."""
+        """Send the node SIGTERM, after which it shuts down cleanly. A stopped process handles the signal when it
+        resumes."""
         if self.node is not None and not self._stopping:
             self._stopping = True
             self._see_signal(self.incarnation)
@@ -225,8 +226,8 @@ class Machine:
         self._done(now, None, node.shutdown(now))
 
     def stop_and_flip(self, matching: str | None = None) -> bool:
-        """Turn over bits of the records of a node that has ended in good order (``flips``), and return whether there
-        were any. One that took too long is killed: its log's end may be torn then, so damage would prove nothing."""
+        """Flip bits of the records of a node that has shut down cleanly (``flips``), and return whether there were any.
+        A node that took too long was killed, so the end of its log may be torn, and damage would prove nothing."""
         if self.node is not None:
             self._die(power_loss=False)
             return False
@@ -275,7 +276,7 @@ class Machine:
                 self._attempt(self._handle, self.node, event)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Let the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
+        """Run an action of the node. During it the node may end itself, be killed, or finish its shutdown."""
         if self._decisions is not None:
             self._decisions.enter(self.node_id, self.decided)
         try:

@@ -1,8 +1,8 @@
 """Connections between clients and nodes: requests of clients and nodes on their way to nodes, and the replies, as
 values.
 
-A seeded share of the messages goes through the codec both ways and must come out equal. So the simulator cannot drift
-away from the wire's format, while most messages cost no coding.
+A seeded share of the messages goes through the codec both ways and must come out equal. This keeps the simulator
+consistent with the wire format, while most messages cost no coding.
 
 ``PeerChannel`` is a node's channel to another node. It dials on demand and sends in order. When it breaks, all its
 pending requests end.
@@ -25,11 +25,11 @@ from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
 Reached: TypeAlias = Callable[[], None]
-"""Is called when a request reaches a node that lives."""
+"""Called when a request reaches a running node."""
 CODED_SHARE = 0.02
 
 DIAL_AGAIN_US = 1_000_000
-"""TCP dials a machine that says nothing again after 1 s, then after 2 s more, 4 s more and so on."""
+"""TCP dials an unresponsive machine again after 1 s, then after 2 s more, 4 s more and so on."""
 
 
 def tag_of(action: ClientRequest) -> Tag:
@@ -156,7 +156,7 @@ class Network:
             connection.node.deliver(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
-        """Give the node the connection's next request, if the node has responded to the one before. A live
+        """Deliver the connection's next request to the node, if the node has responded to the previous one. A live
         driver waits for that response too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
@@ -220,7 +220,7 @@ class Network:
             connection.link.agenda.after(0, connection.node.deliver, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
-        """End the connection and lose everything that is under way to the client. The machine notifies the node."""
+        """End the connection and drop everything in flight to the client. The machine notifies the node."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.discards = True

@@ -1,4 +1,4 @@
-"""Play one seed of a scenario in the simulator: the entry of everything that simulates."""
+"""Play one seed of a scenario in the simulator: the entry point of the simulator."""
 
 import traceback
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def play_seed(
     fit the code.
 
     - ``hashed``, ``keep_trace``, ``coded_share`` and ``also`` are those of ``SimWorld``.
-    - With ``until_event`` the run ends after that event of all nodes, and the verdict shows nothing.
+    - With ``until_event`` the run ends after that event, counted over all nodes, and the verdict is meaningless.
     """
     with applied(by_name(mutant) if mutant else None) as applied_mutant:
         played = materialised(scenario, seed)

@@ -87,8 +87,8 @@ def _manifest(verdict: SimVerdict, world: SimWorld, folder: Path, command: str) 
 
 
 def _guarantees(world: SimWorld) -> tuple[str, ...]:
-    """Return the guarantees of this run, which are no others than those that the simulator judges it for. They depend
-    on the faults that this seed has drawn. The result is empty, and then all are judged, if the scenario lists none."""
+    """Return the guarantees of this run: those that the simulator judges. They depend on the faults that this seed has
+    drawn. The result is empty if the scenario lists none; then all are judged."""
     listed = world.scenario.guarantees
     if not world.history.writes_guaranteed:
         listed = tuple(guarantee for guarantee in listed if not GUARANTEES[guarantee].keeps_writes)
@@ -103,7 +103,7 @@ def is_judged_here(check: Check) -> bool:
 
 
 def _judged(check: Check, events: int) -> CheckResult:
-    """Return the manifest's entry of an invariant that was looked at after every event."""
+    """Return the manifest's entry of an invariant that was checked after each event."""
     first = check.violations[0] if check.violations else None
     return CheckResult(
         guarantee=check.guarantee,

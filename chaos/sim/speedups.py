@@ -1,14 +1,13 @@
 """Speedups that change no trace: records coded once for all nodes, and values that are not frozen.
 
 ``shared_coding`` codes the records of the metadata log once for all nodes of a simulated cluster. Only pure functions
-between bytes and frozen values are shared, so it does not matter which node made a value. The key is all that a
-function is given: a node whose bytes differ gets a result of its own. Live nodes share nothing.
+between bytes and frozen values are shared, so it does not matter which node made a value. The key consists of all
+arguments of a function: a node whose bytes differ gets a different result. Live nodes share nothing.
 
 ``plain_values`` is for searches over many seeds. A frozen dataclass sets each field by a call of
 ``object.__setattr__``, which takes a tenth of a search's time. Inside the block the same classes set their fields as
 other classes do, and nothing rejects a later assignment. That hides no defect: mypy rejects each assignment to a field
-of a frozen class. Tests, live runs and single seeds, such as the one that repeats a failure, play with values that
-reject it themselves.
+of a frozen class, and in tests, live runs and plays of single seeds the values are frozen.
 """
 
 import sys
@@ -37,8 +36,8 @@ _ALIKE: tuple[tuple[Any, str], ...] = (
 
 @contextmanager
 def shared_coding() -> Iterator[None]:
-    """Inside the block nothing is decoded or encoded twice. A mutant's codec stays in place, and its results are what
-    is remembered."""
+    """Inside the block nothing is decoded or encoded twice. A mutant's codec remains in place, and its results are
+    cached."""
     own = [getattr(module, name) for module, name in _ALIKE]
     once = {function: lru_cache(REMEMBERED)(function) for function in own}
     for (module, name), function in zip(_ALIKE, own, strict=True):

@@ -29,8 +29,8 @@ def rolling_bounce(
     """End one node after the other with SIGTERM, and start each with other settings. Yield how many microseconds to
     wait before the next step.
 
-    ``reconfigure`` sets what a node's next incarnations are started with. ``fired`` is called when a node gets its
-    SIGTERM. Once the bounce ``is_over``, no further node gets one.
+    ``reconfigure`` sets the settings of a node's next incarnations. ``fired`` is called when a node gets its SIGTERM.
+    Once the bounce ``is_over``, no further node gets one.
     """
     away_us = int(max(fault.restart_after_s, 0.0) * 1_000_000)
     for number, machine in enumerate(machines, 1):

@@ -1,8 +1,7 @@
 """The object store of all nodes of a simulated run. It outlives their processes and their disks.
 
 A request that has left its node is carried out even if the node dies meanwhile. A file is sent in parts, from the disk
-as it is then; if its node dies before the last part is sent, a half-written upload is left behind. No node sees that
-one.
+as it is then; if its node dies before the last part is sent, an incomplete upload remains, which no node sees.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ class Upload:
 
 
 class SimStore:
-    """``content`` holds the objects. ``uploads`` are those under way, and those that their nodes have left."""
+    """``content`` has the objects. ``uploads`` are the running ones, and those whose nodes have died."""
 
     def __init__(self, agenda: Agenda, random: Random, content: MemoryStore | None = None) -> None:
         self.content = MemoryStore() if content is None else content

@@ -1,8 +1,8 @@
 """Schedules of a swarm: each seed draws which kinds of faults are on and how often each comes.
 
 The result is an ordinary scenario with explicit faults. It can be written as a file, repeated, and shrunk like any
-other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing). For the
-same reason it may draw some settings that the file does not have.
+other. Each seed draws only some of the kinds, because a mixture of all kinds hides some bugs (swarm testing). For the
+same reason it may draw settings that the file lacks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -156,8 +156,8 @@ STATE_WINDOW_S = 5.0
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with this seed's faults in place of its swarm, if it has one. Every drawn fault is optional,
-    because no node may ever have its role or come to its state."""
+    """Return the scenario with this seed's faults in place of its swarm, if it has one. Each drawn fault is optional,
+    because possibly no node has its role or reaches its state."""
     swarm = scenario.swarm
     if swarm is None:
         return scenario
@@ -172,7 +172,7 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _varied(scenario: Scenario, random: Random) -> Scenario:
-    """Return the scenario with settings of a seed. Many defects need a small limit."""
+    """Return the scenario with settings drawn by the seed. Many defects show only with small limits."""
     cluster = scenario.cluster
     drawn: dict[str, str] = {}
     if random.random() < VARIED_SHARE:
@@ -252,9 +252,9 @@ class SwarmDrawing:
     def _leaders_in_a_row(self, drawn: int) -> list[Fault]:
         """Draw leaders that are cut off while clients still reach them, and soon after each a fault of its successor.
 
-        So the logs of the voters end in records of several epochs that are not committed, and a voter of an older epoch
-        may have the longest one. Independent faults seldom meet like that. The successor fails as soon as it is
-        elected, or when the first leader comes back.
+        The logs of the voters then end in uncommitted records of several epochs, and the longest log may belong to a
+        voter of an older epoch. Independent faults rarely produce that. The successor fails as soon as it is elected,
+        or when the first leader comes back.
         """
         random, faults = self._random, list[Fault]()
         if "node_isolated" not in self._kinds or self._voters < 3:
@@ -282,8 +282,8 @@ class SwarmDrawing:
 
     def _coordinators_lost(self, drawn: int) -> list[Fault]:
         """Draw nodes that end when they have just committed something of a group or a transaction, while all fetches of
-        replicas take long. So the others do not know yet that what the node has acknowledged is committed, and its
-        successor has to wait for them before it may go on. Independent faults seldom meet like that."""
+        replicas are slow. The other replicas do not know yet that the acknowledged records are committed, so the
+        successor has to wait for them before it continues. Independent faults rarely produce that."""
         random, faults = self._random, list[Fault]()
         ends = [kind for kind in ("node_killed", "node_powered_off", "node_paused") if kind in self._allowed]
         if not self._commits or not self._replicated or not ends or "link_delayed" not in self._allowed:
@@ -308,8 +308,8 @@ class SwarmDrawing:
         return faults
 
     def _late_metadata(self, drawn: int) -> list[Fault]:
-        """Draw brokers that learn changes of the metadata a moment later than others, too short to be fenced. So they
-        lead new partitions before they know them."""
+        """Draw brokers that get changes of the metadata a moment later than others, but too soon to be fenced. They
+        lead new partitions before they know it."""
         random, faults = self._random, list[Fault]()
         if not self._commits or not self._replicated or "node_cut_from_controller" not in self._allowed:
             return faults
@@ -322,10 +322,10 @@ class SwarmDrawing:
         return faults
 
     def _leaders_alone(self, drawn: int) -> list[Fault]:
-        """Draw nodes that no other node reaches for longer than replicas may lag, while they reach the controller. So
-        the ISR of what they lead shrinks below min.insync.replicas, and nothing is committed there. Half of them cannot
-        send to one other node at first: what they have begun there, such as the markers of a transaction, is finished
-        when they cannot commit any more."""
+        """Draw nodes that no other node reaches for longer than replicas may lag, while they reach the controller. The
+        ISR of the partitions that they lead shrinks below min.insync.replicas, and nothing is committed there. Half of
+        them cannot send to one other node at first: operations that started there, such as the markers of a
+        transaction, finish when they cannot commit any more."""
         random, faults = self._random, list[Fault]()
         lasts_s = self._lag_s + 1.0
         if not self._alone_every_s or not self._replicated or lasts_s > self._seconds / 3:
@@ -473,13 +473,13 @@ class SwarmDrawing:
         return replace(self._duration(fault), delay_ms=Range(low, low), names_only=names_only)
 
     def _bit_flipped(self, fault: Fault) -> Fault:
-        """Draw bit flips for the disk of one node only: what is damaged on all replicas is lost, and no guarantee says
-        otherwise."""
+        """Draw bit flips for the disk of one node only: data that is damaged on all replicas is lost, which no
+        guarantee excludes."""
         return replace(self._killed(fault), node=self._decays)
 
     def _damaged(self, fault: Fault) -> Fault:
-        """Turn over a bit where a checksum or a length shows it. Nothing shows it elsewhere, as frames have no
-        checksum."""
+        """Flip a bit where a checksum or a length reveals it. Frames have no checksum, so other flips cannot be
+        detected."""
         random, is_request = self._random, fault.kind == "request_damaged"
         has_records = self._produces or not is_request
         drawn = replace(

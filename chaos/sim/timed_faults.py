@@ -18,7 +18,7 @@ TYPICAL_FRAME_BYTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class SimFaultContext:
-    """The target of a fault: one node, or one or several links."""
+    """The target of a fault: a node, or one or more links."""
 
     machine: Machine
     links: Sequence[Link]

@@ -17,13 +17,13 @@ from scenarios.decision_points import place_of
 from scenarios.revisions import own_points
 
 REWOUND = (OUT_OF_RANGE, "tombstones_missed")
-"""Reasons for which a client leaves its position for an earlier one, if nothing was truncated there."""
+"""Reasons for which a client goes back to an earlier position, if nothing was truncated there."""
 NO_RESPONSE = "REQUEST_TIMED_OUT"
 """The error of a commit that was retried until it timed out (``client.offset_commits``)."""
 NODE_ENDED = ("NodeFailed", "StartRefused")
 """Errors with which a node ends itself; any other exception is a mistake of the code, or of the mutant."""
 BROKER = "reference_broker"
-"""The folder of the broker's code. An exception that a mutant's own code raises says nothing of the broker."""
+"""The folder of the broker's code. An exception from a mutant's own code shows nothing about the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def compute_verdict(
 
 
 def _shortcomings(world: SimWorld, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
-    """Yield the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
+    """Yield the reasons why the run is INVALID. There are none if it had enough faults and traffic."""
     scenario = world.scenario
     for name, times in Counter(scenario.expected_faults).items():
         if name not in fired:

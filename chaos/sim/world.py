@@ -59,7 +59,7 @@ MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
 """Limit for a broker to register again after its session has expired."""
 CALLBACKS_BETWEEN_TESTS = 8
-"""Number of callbacks between two tests of whether a phase is over."""
+"""Number of callbacks between two checks for the end of a phase."""
 
 
 BUDGET = "_PER_SLICE"
@@ -75,8 +75,8 @@ class RunStuckError(Exception):
 class SimWorld:
     """One run: ``play`` takes it through all phases, and afterwards the checks have its violations.
 
-    - ``scenario``: a swarm must have become explicit faults before (chaos/sim/swarm.py). The run draws from it what
-      the seed decides.
+    - ``scenario``: a swarm must have become explicit faults before (chaos/sim/swarm.py). The run draws the choices of
+      the seed from it.
     - ``hashed``: also hash all that happens, which is slower.
     - ``keep_trace``: keep the trace rows.
     - ``coded_share``: the share of the messages that go through the codec (1.0 means all, which is slower too).
@@ -263,7 +263,7 @@ class SimWorld:
 
     def _stuck(self, story: str) -> RunStuckError:
         """Return the error that ends the run. A cluster that no fault affects any more should have responded, so the
-        run is then no lack of evidence, but a violation."""
+        error is a violation then, not a lack of evidence."""
         now_us, fault_times = self.agenda.now_us, self._suite.quorum.fault_times
         if now_us - fault_times.last_us() > STUCK_WITHOUT_FAULT_US:
             missing = f"{story}, and no fault has affected a node or a link between nodes lately"
@@ -271,7 +271,7 @@ class SimWorld:
         return RunStuckError(story)
 
     def _advance_until(self, end_us: int, done: Callable[[], bool]) -> bool:
-        """Advance until ``done()``, or until the time is over. Return whether it is done."""
+        """Advance until ``done()`` or the time limit. Return whether it is done."""
         while not done():
             for _ in range(CALLBACKS_BETWEEN_TESTS):
                 if not self.agenda.step(end_us):
