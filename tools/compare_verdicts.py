@@ -55,7 +55,7 @@ class Opinion(NamedTuple):
     status: Status
     at_us: int = -1
     """The time of the first violation, -1 if there is none."""
-    story: str = ""
+    explanation: str = ""
 
 
 class Run(NamedTuple):
@@ -99,7 +99,7 @@ def opinions_of_checks(world: SimWorld) -> dict[str, Opinion]:
         checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
         violations = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
         if violations:
-            opinions[name] = Opinion("broken", violations[0].at_us, violations[0].story)
+            opinions[name] = Opinion("broken", violations[0].at_us, violations[0].explanation)
         else:
             opinions[name] = Opinion("holds" if any(check.evidence for check in checks) else "nothing to judge")
     return opinions
@@ -130,12 +130,12 @@ def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
         if (one.run.mutant, name) in EXCUSED or (job.status == "no violation" and check.status != "broken"):
             continue
         if check.status != job.status:
-            story = check.story or job.story
-            yield f"{one.run}: {name}: the simulator says {check.status}, Spark {job.status}: {story}"
+            explanation = check.explanation or job.explanation
+            yield f"{one.run}: {name}: the simulator says {check.status}, Spark {job.status}: {explanation}"
         elif check.at_us != job.at_us:
             yield (
-                f"{one.run}: {name}: first broken at {check.at_us} us in the simulator ({check.story}), for Spark at "
-                f"{job.at_us} us ({job.story})"
+                f"{one.run}: {name}: first broken at {check.at_us} us in the simulator ({check.explanation}), "
+                f"for Spark at {job.at_us} us ({job.explanation})"
             )
 
 

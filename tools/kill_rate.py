@@ -93,7 +93,7 @@ def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, 
         outcomes["PASSED" if found.violation is None else "FAILED"] += 1
         if found.violation is not None:
             command = replace(found.violation, mutant=name).command
-            row |= {"killed": f"power-losses {kind}", "story": found.violation.story, "command": command}
+            row |= {"killed": f"power-losses {kind}", "story": found.violation.explanation, "command": command}
             plays = iter(())
             break
         if time.process_time() - began >= seconds * LOSSES_SHARE:
@@ -117,9 +117,10 @@ def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, 
 
 
 def _kill(verdict: SimVerdict, recipe: Recipe) -> dict[str, str]:
-    story = verdict.violations[0].story if verdict.violations else verdict.reasons[0]
+    killed = verdict.broken[0] if verdict.broken else verdict.outcome.name
+    explanation = verdict.violations[0].explanation if verdict.violations else verdict.reasons[0]
     command = replace(verdict, changes=recipe.changes).repeat_command
-    return {"killed": verdict.broken[0] if verdict.broken else verdict.outcome.name, "story": story, "command": command}
+    return {"killed": killed, "story": explanation, "command": command}
 
 
 def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:

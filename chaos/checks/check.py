@@ -112,7 +112,7 @@ class Violation:
     guarantee: str
     """public name of the guarantee"""
     at_us: int
-    story: str
+    explanation: str
     """what happened, with partition, offset, session and time"""
 
 
@@ -167,8 +167,8 @@ class Check:
     def end(self, history: History) -> None:
         """Called when the run is over: all faults are healed, the nodes had their time, and all is recorded."""
 
-    def violated(self, at_us: int, story: str) -> None:
-        insort(self.violations, Violation(self.guarantee, at_us, story), key=lambda violation: violation.at_us)
+    def violated(self, at_us: int, explanation: str) -> None:
+        insort(self.violations, Violation(self.guarantee, at_us, explanation), key=lambda violation: violation.at_us)
         del self.violations[MAX_VIOLATIONS:]
 
 

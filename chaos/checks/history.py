@@ -60,7 +60,7 @@ def expanded(span: SpanRow) -> Iterator[WrittenValue]:
 
 
 def named(span: SpanRow, value: WrittenValue) -> str:
-    """Describe the value and its position, for stories of violations."""
+    """Describe the value and its position, for explanations of violations."""
     return f"{span.topic}-{span.partition} offset {value.offset}: {value.writer}/{value.sequence}"
 
 

@@ -133,5 +133,5 @@ class Interceptor:
     def _noted(self, note: Note) -> None:
         if note.what not in self._notes:
             return
-        story = " ".join((note.what, *(f"{name}={value}" for name, value in note.fields)))
-        self._book.inject_all_hits("note", partial(matches_note, note=note), story)
+        description = " ".join((note.what, *(f"{name}={value}" for name, value in note.fields)))
+        self._book.inject_all_hits("note", partial(matches_note, note=note), description)

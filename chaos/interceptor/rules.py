@@ -328,13 +328,13 @@ class RuleBook:
                 return counter.rule, hit
         return None
 
-    def inject_all_hits(self, place: str, matches: Callable[[Match, str], bool], story: str) -> None:
-        """Count a match of each matching rule. Report and inject each rule that hits now. ``story`` describes the
-        event."""
+    def inject_all_hits(self, place: str, matches: Callable[[Match, str], bool], description: str) -> None:
+        """Count a match of each matching rule. Report and inject each rule that hits now. ``description`` is that of
+        the event."""
         for counter in self._matching(place, matches):
             hit = counter.count_match("", self._at_us)
             if hit:
-                self.report(counter.rule, hit, detail=f"{self._role()} {story}")
+                self.report(counter.rule, hit, detail=f"{self._role()} {description}")
                 self.inject_at_node(counter.rule)
 
     def may_hit(self, place: str, matches: Callable[[Match, str], bool]) -> bool:

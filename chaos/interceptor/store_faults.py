@@ -43,7 +43,7 @@ class StoreFaults:
         if firing is None:
             return False
         rule, hit = firing
-        self._book.report(rule, hit, detail=_story(operation))
+        self._book.report(rule, hit, detail=_described(operation))
         if rule.kind != "store_refused":
             self._book.inject_at_node(rule)
             return False
@@ -71,7 +71,7 @@ class StoreFaults:
     def _inject(
         self, rule: Rule, hit: int, event: StoreDone | StoreFailed, operation: StoreOperation
     ) -> Sequence[Event]:
-        self._book.report(rule, hit, detail=_story(operation))
+        self._book.report(rule, hit, detail=_described(operation))
         if rule.kind == "store_slowed":
             self._deliver_later(event, rule)
             return ()
@@ -104,6 +104,6 @@ def _listed(event: StoreDone | StoreFailed) -> tuple[StoredObject, ...]:
     return event.result if isinstance(event, StoreDone) and isinstance(event.result, tuple) else ()
 
 
-def _story(operation: StoreOperation) -> str:
+def _described(operation: StoreOperation) -> str:
     first = operation.keys[0] if isinstance(operation, Delete) and operation.keys else operation[0]
     return f"{_NAMES[type(operation)]} {first}"

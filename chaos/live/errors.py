@@ -46,11 +46,11 @@ class Ending(Enum):
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     ending: Ending = Ending.FINISHED
-    story: str = ""
+    explanation: str = ""
 
     @property
     def crash(self) -> str:
-        return self.story if self.ending is Ending.CRASHED else ""
+        return self.explanation if self.ending is Ending.CRASHED else ""
 
 
 def end_by(failure: Exception, guarantees: Collection[str]) -> RunEnd:

@@ -54,9 +54,9 @@ class BrokerLauncher(Launcher):
         assert self.process is not None
         status, words = self.process.exit_status, self.process.last_words()
         if status is None:
-            story = f"within {READY_LIMIT_S:g} s; its log: {self.log}"
-            first = f"{self.name} was not ready {story}"
-            return NodeDied(first) if is_first else NotBack(f"{self.name} did not come back {story}")
+            limit = f"within {READY_LIMIT_S:g} s; its log: {self.log}"
+            first = f"{self.name} was not ready {limit}"
+            return NodeDied(first) if is_first else NotBack(f"{self.name} did not come back {limit}")
         if status != EXIT_SETUP:
             return self.process.death(" before it was ready")
         refusal = words.removeprefix("crucible broker: ")
@@ -205,8 +205,8 @@ class ExternalLauncher(Launcher):
             how = f"{self.process.how_it_ended()} before it was ready{'' if is_first else ' again'}"
         else:
             how = f"was not ready {within}" if is_first else f"did not come back {within}"
-        story = f"{self._name} {how}: {self.process.last_words()}"
-        return SetupError(story) if is_first else TargetDied(story)
+        explanation = f"{self._name} {how}: {self.process.last_words()}"
+        return SetupError(explanation) if is_first else TargetDied(explanation)
 
 
 class ProcessLauncher(ExternalLauncher):

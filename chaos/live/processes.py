@@ -174,8 +174,8 @@ class Child:
 
     def death(self, when: str) -> NodeDied:
         """Return the error of an unexpected end."""
-        story = f"{self.name} {self.how_it_ended()}{when}: {self.last_words()}"
-        return EndedItself(story) if DAMAGED in story else NodeDied(story)
+        explanation = f"{self.name} {self.how_it_ended()}{when}: {self.last_words()}"
+        return EndedItself(explanation) if DAMAGED in explanation else NodeDied(explanation)
 
     def wait(self, limit_s: float | None = None) -> bool:
         """Return whether the process has ended within ``limit_s``. None means no limit."""

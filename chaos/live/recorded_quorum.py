@@ -157,7 +157,7 @@ class RecordedQuorum:
         if first is None:
             return CheckResult(guarantee=guarantee, holds=True, evidence=self.states)
         return CheckResult(
-            guarantee=guarantee, holds=False, evidence=self.states, at_us=first.at_us, detail=first.story
+            guarantee=guarantee, holds=False, evidence=self.states, at_us=first.at_us, detail=first.explanation
         )
 
     def _convergence(self, end_us: int) -> Iterator[CheckResult]:
@@ -167,8 +167,10 @@ class RecordedQuorum:
             yield CheckResult(guarantee=CONVERGES, holds=True, evidence=1)
         elif end_us - self.healed_us > CONVERGES_LIMIT_US:
             states = "; ".join(f"node {member.node_id}: {member.seen}" for member in self._view.nodes)
-            story = f"the nodes did not agree within {(end_us - self.healed_us) // 1_000_000} s of the heal: {states}"
-            yield CheckResult(guarantee=CONVERGES, holds=False, evidence=1, at_us=end_us, detail=story)
+            explanation = (
+                f"the nodes did not agree within {(end_us - self.healed_us) // 1_000_000} s of the heal: {states}"
+            )
+            yield CheckResult(guarantee=CONVERGES, holds=False, evidence=1, at_us=end_us, detail=explanation)
 
 
 def _stand_in(state: RecordedState) -> Any:

@@ -177,12 +177,14 @@ class ReferenceTarget(RunTarget):
     def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
         broken = BROKEN_BY.get(end.ending)
         of_node = (
-            (CheckResult(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.story),) if broken else ()
+            (CheckResult(guarantee=broken, holds=False, evidence=1, at_us=at_us, detail=end.explanation),)
+            if broken
+            else ()
         )
         of_tier = () if self.segments is None else (self.segments.judged(at_us),)
         inside = scheduler.check_reports.judged(self.scenario.guarantees)
         of_quorum = [] if end.ending is Ending.CRASHED else [*self._quorum_checks(at_us, scheduler)]
-        of_quorum = [check for check in of_quorum if check.guarantee != broken]  # Its story is the end of the run.
+        of_quorum = [check for check in of_quorum if check.guarantee != broken]  # Explained by the end of the run.
         return (*of_quorum, *of_node, *inside, *of_tier, *scheduler.damage.judged(at_us))
 
     def _quorum_checks(self, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:

@@ -107,7 +107,7 @@ def play_scenario(
         raise
     except Exception as failure:
         end = end_by(failure, scenario.guarantees)
-        progress(f"crash: {end.story}" if end.crash else end.story)
+        progress(f"crash: {end.explanation}" if end.crash else end.explanation)
     run.write_tables()
     torn = folder.set_torn_aside()
     if torn and end.ending is Ending.FINISHED:

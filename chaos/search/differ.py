@@ -223,7 +223,7 @@ def search_difference(
     return tally
 
 
-def story(difference: Difference) -> Iterator[str]:
+def explain(difference: Difference) -> Iterator[str]:
     """Yield the lines about a difference."""
     yield f"  seed {difference.seed}, operation {difference.number}: {difference.operation}"
     yield f"  after {', '.join(map(str, difference.before)) or 'the start'}"
@@ -325,6 +325,6 @@ def _search_and_report(name: str, options: DifferOptions, mutant: str | None) ->
         f"{tally.seconds:.1f} s"
     )
     if tally.difference is not None:
-        for line in story(tally.difference):
+        for line in explain(tally.difference):
             click.echo(line)
     return tally.difference

@@ -147,8 +147,8 @@ class ComparedRun:
         random_seed = number_for(self._seed, f"node-{number}-{machine.incarnation}")
         return Node(number, self._config, machine.disk, random_seed, host, port), (), nothing
 
-    def _node_failed(self, machine: Machine, story: str) -> None:
-        raise NodeEnded(f"node {machine.node_id} ended itself: {story}")
+    def _node_failed(self, machine: Machine, explanation: str) -> None:
+        raise NodeEnded(f"node {machine.node_id} ended itself: {explanation}")
 
     def start(self) -> None:
         for machine in self.machines:

@@ -32,10 +32,10 @@ class Differs(Exception):  # noqa: N818 - says what was found
     """The recovered state differs from the batches, or from the acknowledged state. The message describes how."""
 
 
-def require(holds: bool, story: str) -> None:
+def require(holds: bool, explanation: str) -> None:
     """Raise Differs with this explanation unless ``holds``."""
     if not holds:
-        raise Differs(story)
+        raise Differs(explanation)
 
 
 class Resumed(ABC):
@@ -199,7 +199,7 @@ class LossViolation:
     then: str
     """the loss that followed on the resume, if it showed the difference"""
     lost: str
-    story: str
+    explanation: str
     mutant: str = ""
 
     @property
@@ -275,10 +275,10 @@ class _Search:
         taken = lost(disk, left)
 
         def violated(then: str, error: Exception) -> _Stop:
-            story = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
+            explanation = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
             number = self.found.points - 1
             self.found.violation = LossViolation(
-                self.kind.name, number, self._operation, outcome, then, taken, story, self.mutant
+                self.kind.name, number, self._operation, outcome, then, taken, explanation, self.mutant
             )
             return _Stop()
 
@@ -348,7 +348,7 @@ def report(result: LossResult) -> Iterator[str]:
         yield f"  lost: {violation.lost}"
         if violation.then:
             yield f"  {violation.then}"
-        yield f"  {violation.story}"
+        yield f"  {violation.explanation}"
         yield f"  repeat with: {violation.command}"
 
 

@@ -156,7 +156,7 @@ def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = l
     mutant = f" --mutant {failing.mutant}" if failing.mutant else ""
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     command = f"./crucible sim {shown} --seed {failing.seed}{mutant}"
-    story = failing.violations[0].story if failing.violations else "; ".join(failing.reasons)
+    explanation = failing.violations[0].explanation if failing.violations else "; ".join(failing.reasons)
     scenario = replace(scenario, mutants=(failing.mutant,) if failing.mutant else (), points=())
-    write_scenario(scenario, path, f"{broken}: {story}\nRepeat with: {command}")
+    write_scenario(scenario, path, f"{broken}: {explanation}\nRepeat with: {command}")
     return path, command

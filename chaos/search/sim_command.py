@@ -279,7 +279,7 @@ def _result(name: str, failing: SimVerdict | None, seconds: float = 0.0) -> Play
 
 
 def _failure(failing: SimVerdict) -> list[str]:
-    lines = [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
+    lines = [f"  {each.guarantee}: {each.explanation}" for each in failing.violations[:3]]
     lines += [f"  {reason}" for reason in failing.reasons]
     if failing.show_command:
         lines.append(f"  the node after event {failing.events}, before the crash: {failing.show_command}")

@@ -201,11 +201,11 @@ class SimCluster:
         self._suite.quorum.fault_times.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 
-    def _node_failed(self, machine: Machine, story: str) -> None:
+    def _node_failed(self, machine: Machine, explanation: str) -> None:
         """Run the checks on the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
             self._suite.quorum.observe(self._agenda.now_us, machine.incarnation, machine.node, False)
-        self._suite.quorum.ended(self._agenda.now_us, machine.node_id, story)
+        self._suite.quorum.ended(self._agenda.now_us, machine.node_id, explanation)
 
     def _after_event(self, machine: Machine, event: Event | None) -> None:
         self._inspect(machine, event, thorough=machine.events % THOROUGH_EVERY == 0)
@@ -299,5 +299,5 @@ def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> 
     return machine
 
 
-def _target_failed(machine: Machine, story: str) -> None:
-    raise RuntimeError(f"the mirror's target, node {machine.node_id}, ended itself: {story}")
+def _target_failed(machine: Machine, explanation: str) -> None:
+    raise RuntimeError(f"the mirror's target, node {machine.node_id}, ended itself: {explanation}")

@@ -110,7 +110,7 @@ def _judged(check: Check, events: int) -> CheckResult:
         holds=first is None,
         evidence=events,
         at_us=first.at_us if first is not None else -1,
-        detail=first.story if first is not None else "",
+        detail=first.explanation if first is not None else "",
     )
 
 

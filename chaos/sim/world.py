@@ -261,14 +261,14 @@ class SimWorld:
         if not self._advance_until(self.agenda.now_us + limit_us, done):
             raise self._stuck(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
 
-    def _stuck(self, story: str) -> RunStuckError:
+    def _stuck(self, explanation: str) -> RunStuckError:
         """Return the error that ends the run. A cluster that no fault affects any more should have responded, so the
         error is a violation then, not a lack of evidence."""
         now_us, fault_times = self.agenda.now_us, self._suite.quorum.fault_times
         if now_us - fault_times.last_us() > STUCK_WITHOUT_FAULT_US:
-            missing = f"{story}, and no fault has affected a node or a link between nodes lately"
+            missing = f"{explanation}, and no fault has affected a node or a link between nodes lately"
             self._after_heal.record_missing(now_us, missing)
-        return RunStuckError(story)
+        return RunStuckError(explanation)
 
     def _advance_until(self, end_us: int, done: Callable[[], bool]) -> bool:
         """Advance until ``done()`` or the time limit. Return whether it is done."""

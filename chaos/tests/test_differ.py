@@ -1,4 +1,4 @@
-"""Differential runs: each kind looks the same both ways, its mutants do not, and a story says what differs."""
+"""Differential runs: each kind gives the same results both ways, its mutants do not, and a difference is explained."""
 
 import pytest
 from click.testing import CliRunner
@@ -12,10 +12,10 @@ from chaos.search.differ import (
     DifferResult,
     ScriptClient,
     compare,
+    explain,
     play_script,
     script,
     search_difference,
-    story,
 )
 from chaos.search.differ_scripts import Operation
 from chaos.search.differ_world import ClientResult, NoResponse, Way
@@ -30,7 +30,7 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 def test_both_ways_give_equal_responses(name: str) -> None:
     results = DifferResult(name)
     difference = compare(KINDS[name], SEED, results)
-    assert difference is None, "\n".join(story(difference))
+    assert difference is None, "\n".join(explain(difference))
     assert results.operations > 60
 
 
@@ -39,7 +39,7 @@ def test_both_ways_give_equal_responses(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_both_ways_give_equal_responses_in_many_seeds(name: str) -> None:
     difference = search_difference(KINDS[name], range(1000, 1030)).difference
-    assert difference is None, "\n".join(story(difference))
+    assert difference is None, "\n".join(explain(difference))
 
 
 @pytest.mark.simulated
@@ -100,12 +100,12 @@ def test_compared_responses_match_kafka_clients() -> None:
     assert [each[0] for each in records] == [0, 1, 5], "aborted records 2 and 3 and the marker 4 are hidden"
 
 
-def test_story_names_the_operation_what_differs_and_the_command() -> None:
+def test_explanation_names_the_operation_what_differs_and_the_command() -> None:
     left: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"b"))))
     right: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"c"))))
     operation = Operation("read", ("t", 0, 0.0, 1))
     difference = Difference("nodes", 7, 3, operation, ("one node", "three nodes"), left, right, (), "some_mutant")
-    lines = list(story(difference))
+    lines = list(explain(difference))
     assert lines[0] == "  seed 7, operation 3: read('t', 0, 0.0, 1)"
     assert lines[2:5] == ["  records 1", "    one node: (1, b'b')", "    three nodes: (1, b'c')"]
     assert lines[-1] == "  ./crucible differ nodes --seed 7 --mutant some_mutant"

@@ -75,7 +75,7 @@ def _check_segment(segment: Segment, begin: int) -> None:
     for entry in segment.aborted.entries:
         marker = entry.last_offset
         is_inside = segment.base_offset <= marker <= segment.base_offset + last
-        assert entry.first_offset < marker and is_inside, (  # noqa: PT018 - one story for both, made only if it is due
+        assert entry.first_offset < marker and is_inside, (  # noqa: PT018 - one message for both, made only if it is due
             f"{segment.path}: an aborted transaction of producer {entry.producer_id} lies at "
             f"{entry.first_offset}..{marker}"
         )

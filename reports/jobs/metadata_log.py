@@ -44,11 +44,11 @@ def lost_metadata(tables: Tables) -> DataFrame:
         .join(_described_topics(tables), _TOPIC, "full")
         .join(F.broadcast(nodes), "run", "left")
     )
-    wrong = topics.withColumn("story", _first_violation()).where("story is not null")
+    wrong = topics.withColumn("violation", _first_violation()).where("violation is not null")
     return anomalies(
         wrong,
-        F.col("story.detail"),
-        at_us=F.coalesce("story.at_us", "end_us", F.lit(0)),
+        F.col("violation.detail"),
+        at_us=F.coalesce("violation.at_us", "end_us", F.lit(0)),
         process=F.coalesce("admin", F.lit("")),
         index=F.coalesce("admin_index", F.lit(-1)),
     )
@@ -158,11 +158,11 @@ def _first_violation() -> Column:
             ),
         ),
     ]
-    stories = (
+    explanations = (
         F.when(applies, F.struct(F.expr(at_us).cast("long").alias("at_us"), detail.alias("detail")))
         for applies, at_us, detail in violations
     )
-    return F.coalesce(*stories)
+    return F.coalesce(*explanations)
 
 
 def _nodes_listed(values: str | Column) -> Column:

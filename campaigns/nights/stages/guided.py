@@ -83,9 +83,9 @@ def _begun(work: Work) -> Path:
 def _keep(work: Work, scenario: Scenario, red: PlayedSchedule) -> None:
     """Write a red schedule as a scenario, and print its violation."""
     verdict, recipe = red.verdict, red.recipe
-    stories = [f"{each.guarantee}: {each.story}" for each in verdict.violations[:3]] or list(verdict.reasons)
+    explanations = [f"{each.guarantee}: {each.explanation}" for each in verdict.violations[:3]] or list(verdict.reasons)
     name = f"{scenario.name.replace('@', '-')}-guided-{recipe.seed}.toml"
-    comment = "\n".join([*stories, verdict.repeat_command])
+    comment = "\n".join([*explanations, verdict.repeat_command])
     path = work.folder / "red" / name
     write_scenario(scheduled(scenario, recipe.seed, recipe.changes), path, comment)
-    work.tell(f"{verdict.outcome.name}: {stories[0]}; {verdict.repeat_command}; written to {path}")
+    work.tell(f"{verdict.outcome.name}: {explanations[0]}; {verdict.repeat_command}; written to {path}")

@@ -220,7 +220,7 @@ def planted(scenarios: dict[str, Scenario], work: Work) -> Canary:
 
 
 def as_row(verdict: SimVerdict, wall_s: float) -> PlayRow:
-    story = verdict.violations[0].story if verdict.violations else "; ".join(verdict.reasons)
+    explanation = verdict.violations[0].explanation if verdict.violations else "; ".join(verdict.reasons)
     # A mutant may also be noticed by the node itself, which then ends: that is a find as well.
     broken = verdict.broken[0] if verdict.broken else verdict.outcome.name if verdict.mutant and verdict.red else ""
     return PlayRow(
@@ -231,7 +231,7 @@ def as_row(verdict: SimVerdict, wall_s: float) -> PlayRow:
         seed=verdict.seed,
         outcome=verdict.outcome.name,
         guarantee=broken if verdict.outcome is not Outcome.INVALID else "",
-        detail=story,
+        detail=explanation,
         wall_us=int(wall_s * 1e6),
         at_us=time.time_ns() // 1000,
         run_dir="",

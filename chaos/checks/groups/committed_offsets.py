@@ -273,8 +273,8 @@ class CommitsFenced(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._stale = PendingRequests[str]()
-        """by (node, connection, correlation ID): commits from another generation than the group's, with the story to
-        report if they are acknowledged"""
+        """by (node, connection, correlation ID): commits of another generation than the group's, with the explanation
+        to report if they are acknowledged"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         if type(event) is Request and event.api_key == OFFSET_COMMIT:
@@ -283,9 +283,9 @@ class CommitsFenced(Check):
             return
         for effect in effects:
             if type(effect) is Reply and effect.api_key == OFFSET_COMMIT:
-                story = self._stale.pop(node.broker.node_id, effect)
-                if story is not None and _acknowledges(effect.body):
-                    self.violated(at_us, story)
+                explanation = self._stale.pop(node.broker.node_id, effect)
+                if explanation is not None and _acknowledges(effect.body):
+                    self.violated(at_us, explanation)
 
     def _request(self, node: "Node", event: Request) -> None:
         body: Any = event.body
@@ -295,12 +295,12 @@ class CommitsFenced(Check):
         known = (shard.groups.get(str(body.group_id)) for shard in node.broker.groups.active())
         group = next((candidate for candidate in known if candidate is not None), None)
         if group is None or group.generation != generation or str(body.member_id) not in group.members:
-            story = (
+            explanation = (
                 f"node {node.broker.node_id} acknowledged a commit of {event.client_id} in generation {generation} "
                 f"of group {body.group_id}, "
                 + ("which it does not know" if group is None else f"whose generation is {group.generation}")
             )
-            self._stale.add(node.broker.node_id, event, story)
+            self._stale.add(node.broker.node_id, event, explanation)
 
 
 def _acknowledges(body: Any) -> bool:

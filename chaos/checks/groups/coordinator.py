@@ -383,15 +383,15 @@ class HeldOffsetsReplicated(OffsetsCheck, ReplicaCheck):
             keys.clear()
             return
         affected_us = self.context.quorum.fault_times.nodes.get(node_id, 0)
-        stories = 0
+        reported = 0
         for key, since_us in list(keys.items()):
             wrong = list(_wrong_held(served.offsets, partition, key))
             if wrong and within_us is not None and at_us - max(since_us, affected_us) <= within_us:
                 continue
             del keys[key]
             self.evidence += 1
-            for each in wrong[: 3 - stories]:
-                stories += 1
+            for each in wrong[: 3 - reported]:
+                reported += 1
                 self.violated(at_us, f"node {node_id} {each}")
 
 
@@ -451,6 +451,6 @@ class RemovalsDue(OffsetsCheck):
 
     def end(self, history: History) -> None:
         gone = deleted(history)
-        for at_us, (_, topic, _), story in self._early:
+        for at_us, (_, topic, _), explanation in self._early:
             if topic not in gone:  # Kafka deletes a topic's offsets with the topic.
-                self.violated(at_us, story)
+                self.violated(at_us, explanation)

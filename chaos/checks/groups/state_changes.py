@@ -78,7 +78,7 @@ class GroupMoves(Check):
         """by node: the indexes of these partitions"""
         self._pending = PendingRequests[Call]()
         self._orphans: dict[tuple[int, int, int], tuple[int, str]] = {}
-        """requests whose node has unloaded their group: the time and the story, by node, connection and number"""
+        """requests whose node has unloaded their group: the time and the description, by node, connection and number"""
         self._now_us = 0
 
     # --- one event ----------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ class GroupMoves(Check):
         for call_node_id, call in self._pending.all():
             request, index = call.request, _index_of(node, call.group_id)
             if call_node_id == node_id and index in indexes and index not in loaded and request.api_key in (JOIN, SYNC):
-                story = f"{NAMES[request.api_key]} of {request.client_id} to group {call.group_id}"
-                self._orphans[node_id, request.connection, request.correlation_id] = self._now_us, story
+                description = f"{NAMES[request.api_key]} of {request.client_id} to group {call.group_id}"
+                self._orphans[node_id, request.connection, request.correlation_id] = self._now_us, description
         return indexes
 
     def _judge(
@@ -209,9 +209,9 @@ class GroupMoves(Check):
             wrong += self._wrong_moves(node, group, call, steps, replied, after)
             group.follow(self._now_us, call, steps, replied, after)
             wrong += group.overdue(self._now_us, node, after, self._is_calm)
-        for story in wrong:
-            if group is None or group.is_new(story):
-                self.violated(at_us, f"group {group_id} at node {node_id}: {story}")
+        for explanation in wrong:
+            if group is None or group.is_new(explanation):
+                self.violated(at_us, f"group {group_id} at node {node_id}: {explanation}")
 
     def _wrong_moves(
         self,
@@ -271,11 +271,11 @@ class GroupMoves(Check):
                     f"it is {current.state.value} in generation {current.generation}, and was {group.view.state} in "
                     f"{group.view.generation} when it moved last"
                 )
-            for story in wrong:
-                self.violated(at_us, f"group {group_id} at node {node_id}: {story}")
-        for key, (since_us, story) in list(self._orphans.items()):
+            for explanation in wrong:
+                self.violated(at_us, f"group {group_id} at node {node_id}: {explanation}")
+        for key, (since_us, description) in list(self._orphans.items()):
             if key[0] == node_id and self._now_us - since_us > MAX_ORPHAN_US and self._is_calm(node, since_us):
-                self.violated(at_us, f"node {node_id} lost a group, and left {story} without a response")
+                self.violated(at_us, f"node {node_id} lost a group, and left {description} without a response")
                 del self._orphans[key]
 
     def _is_calm(self, node: "Node", since_us: int) -> bool:

@@ -71,10 +71,10 @@ class FollowedGroup:
             followed._begin_session(now_us, member_id, member.session_ms)
         return followed
 
-    def is_new(self, story: str) -> bool:
-        """Return whether the story was not reported of the group before, and remember it."""
-        is_new = story not in self._reported
-        self._reported[story] = None
+    def is_new(self, explanation: str) -> bool:
+        """Return whether the explanation was not reported of the group before, and remember it."""
+        is_new = explanation not in self._reported
+        self._reported[explanation] = None
         return is_new
 
     def possibly_expired(self, now_us: int) -> list[str]:

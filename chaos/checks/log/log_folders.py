@@ -329,7 +329,7 @@ def snapshot_rows(data: bytes) -> dict[int, ProducerRow] | None:
 
 
 def differing(stored: Mapping[int, ProducerRow], expected: Mapping[int, ProducerRow]) -> str:
-    """Return the producers that differ, for a story."""
+    """Return the producers that differ, for an explanation."""
     only, missing = {*stored.values()} - {*expected.values()}, {*expected.values()} - {*stored.values()}
     return f"{sorted(only) or 'no other producers'}, and the batches give {sorted(missing) or 'none of them'}"
 

@@ -223,8 +223,8 @@ class ProducersEqualReplay(ProducerCheck):
         if since < log.log_end_offset and not log.is_offline:
             self._judge_index(at_us, node, producers, since)
 
-    def _report(self, at_us: int, node: "Node", producers: LogProducers, story: str) -> None:
-        self.violated(at_us, f"{producers.log.directory} on node {node.broker.node_id}: {story}")
+    def _report(self, at_us: int, node: "Node", producers: LogProducers, explanation: str) -> None:
+        self.violated(at_us, f"{producers.log.directory} on node {node.broker.node_id}: {explanation}")
 
     def _difference(
         self, node_id: int, producers: LogProducers, producer_id: int, known: Any, wanted: LoggedProducer | None

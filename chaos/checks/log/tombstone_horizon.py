@@ -250,12 +250,13 @@ class OneBootstrapPerMarker(Check):
         for reader, partition, life in _lives(history):
             for sent in _wrong(life):
                 self.violated(
-                    sent.at_us, f"{reader} at offset {sent.position} of {partition[0]}-{partition[1]} {_story(sent)}"
+                    sent.at_us,
+                    f"{reader} at offset {sent.position} of {partition[0]}-{partition[1]} {_explanation(sent)}",
                 )
             self.evidence += sum(each.reset == MISSED for each in life)
 
 
-def _story(sent: SentMarker) -> str:
+def _explanation(sent: SentMarker) -> str:
     if sent.reset == MISSED:
         return f"began again for the marker {sent.marker}, for which it had begun or which it was not below (H-5, H-7)"
     return f"got the marker {sent.marker}, and went on (H-3, H-6)"

@@ -125,8 +125,8 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         self._is_unclean = False
         """whether any topic may elect uncleanly"""
         self._unexplained: list[tuple[int, int, set[int], str]] = []
-        """(time, epoch of the batch, replicas, story) of replicas that a change left not eligible. They may register
-        next (E-4)"""
+        """(time, epoch of the batch, replicas, explanation) of replicas that a change made not eligible. They may
+        register next (E-4)"""
         self._published: list[tuple[int, str, PartitionKey, PartitionState]] = []
         """states in images whose records may not be read yet"""
 
@@ -253,14 +253,16 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
             self.evidence += 1
             name = self._names.get(key[0], key[0].hex())
             where = f"{name}-{key[1]}, partition epoch {after.partition_epoch} in {batch.named}"
-            for story in (
+            for explanation in (
                 *self._sets(unit, key, before, after),
                 *(self._election(unit, before, after) if elects else ()),
             ):
-                self.violated(at_us, f"{where}: {story}; before {before[:7]}, now {after[:7]}")
+                self.violated(at_us, f"{where}: {explanation}; before {before[:7]}, now {after[:7]}")
             if unit.dropped - unit.registered:
-                story = f"{where}: {sorted(unit.dropped)} are eligible (E-1); before {before[:7]}, now {after[:7]}"
-                self._unexplained.append((at_us, batch.epoch, unit.dropped, story))
+                explanation = (
+                    f"{where}: {sorted(unit.dropped)} are eligible (E-1); before {before[:7]}, now {after[:7]}"
+                )
+                self._unexplained.append((at_us, batch.epoch, unit.dropped, explanation))
                 unit.dropped = set()
         if unit.stopped and self._features.get(ELR_FEATURE, 0) > 0:
             for key, state in self._partitions.items():
@@ -277,17 +279,17 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
         """Judge replicas that are not eligible any more by the registrations since then. A controller that lost its
         leadership may have left one unfinished."""
         for each in tuple(self._unexplained):
-            since_us, written_in, replicas, story = each
+            since_us, written_in, replicas, explanation = each
             replicas -= unit.registered
             if not replicas or epoch != written_in:
                 self._unexplained.remove(each)
             elif at_us - since_us > REGISTERED_WITHIN_US:
                 self._unexplained.remove(each)
-                self.violated(since_us, story)
+                self.violated(since_us, explanation)
 
     def end(self, history: History) -> None:  # noqa: ARG002
-        for since_us, _, _, story in self._unexplained:
-            self.violated(since_us, story)
+        for since_us, _, _, explanation in self._unexplained:
+            self.violated(since_us, explanation)
 
     def _sets(self, unit: _Unit, key: PartitionKey, before: PartitionState, after: PartitionState) -> Iterable[str]:
         isr, elr = set(after.isr), set(after.elr)

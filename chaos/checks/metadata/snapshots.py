@@ -256,8 +256,10 @@ class SnapshotTransfer(Check):
     def _bounded(self, row: TraceRow, what: str, spent: _Spent) -> None:
         most = spent.size + spent.starts * spent.chunk
         if spent.size and spent.received > most:
-            story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; at most {most}"
-            self.violated(row.at_us, story)
+            explanation = (
+                f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; at most {most}"
+            )
+            self.violated(row.at_us, explanation)
 
 
 def _name(row: TraceRow) -> str:
@@ -343,11 +345,11 @@ class SnapshotResponses(FetchCheck):
                 if completed is not None and response is not None:
                     wrong = _wrong(node.broker.quorum_node, completed, response, effect.api_version == DRAFT)
                     if wrong:
-                        story = (
+                        explanation = (
                             f"node-{node_id}, fetch of {completed.place[0]}, snapshot {completed.snapshot} from byte"
                         )
                         self.violated(
-                            at_us, f"{story} {completed.position} in epoch {completed.epoch}; response: {wrong}"
+                            at_us, f"{explanation} {completed.position} in epoch {completed.epoch}; response: {wrong}"
                         )
 
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:

@@ -251,9 +251,9 @@ class QuorumConverges(QuorumCheck):
         self.expected = False
         """whether the nodes must agree; so it is after the heal"""
 
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
+    def ended(self, at_us: int, node_id: int, explanation: str) -> None:
         """Report a node that ended itself, because it cannot converge with the others."""
-        self.violated(at_us, f"node {node_id} ended itself: {story}")
+        self.violated(at_us, f"node {node_id} ended itself: {explanation}")
 
     def end(self, history: History) -> None:
         if not self.expected:

@@ -83,7 +83,7 @@ class QuorumView:
         """called with the time, the node, and two digests of its image: one that followed the deltas, and that of the
         whole image"""
         self.on_ended: list[Callable[[int, int, str], None]] = []
-        """called with the time, the node and the story, when a node has ended itself although no fault had affected its
+        """called with the time, the node and the reason when a node has ended itself although no fault had affected its
         disk"""
 
     @property
@@ -103,10 +103,10 @@ class QuorumView:
             offset = int(dict(note.fields)["offset"])
             member.truncated_to = min(member.truncated_to, offset)
 
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
+    def ended(self, at_us: int, node_id: int, explanation: str) -> None:
         """Record that the node ended itself although no fault had affected its disk."""
         for ended in self.on_ended:
-            ended(at_us, node_id, story)
+            ended(at_us, node_id, explanation)
 
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
         """Note the digest of a node's image that followed the deltas, and that of the whole image."""

@@ -245,17 +245,17 @@ class MaterializedView(Check):
         newest = newest_below(writes, head.position)
         if held is None:
             wrong = newest is not None and not newest.row.is_tombstone and not _is_hidden(writes, newest, head)
-            story = "lacks"
+            finding = "lacks"
         else:
             write = keyed_writes(history).get((partition_of(held), held.writer, held.sequence))
             aborted = head.isolation == 1 and write is not None and write.fate == "fail"
             older = newest is not None and held.offset < newest.offset and not _passed_late(history, head, newest)
-            wrong, story = aborted or older, f"holds {held.writer}/{held.sequence} at offset {held.offset} for"
+            wrong, finding = aborted or older, f"holds {held.writer}/{held.sequence} at offset {held.offset} for"
         if wrong:
             shown = "nothing" if newest is None else f"{_named(newest)} at offset {newest.offset}"
             self.violated(
                 head.at_us,
-                f"{head.process} read {head.topic}-{head.partition} up to {head.position} and {story} key "
+                f"{head.process} read {head.topic}-{head.partition} up to {head.position} and {finding} key "
                 f"{writes[0].row.key}; the newest committed is {shown}",
             )
 

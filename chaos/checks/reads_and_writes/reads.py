@@ -32,7 +32,7 @@ class Pair:
     """whether the second begins at or before the end of the first"""
 
     @property
-    def story(self) -> str:
+    def explanation(self) -> str:
         last = self.before.first_offset + self.before.count - 1
         return (
             f"{self.after.process}: {self.after.topic}-{self.after.partition} after offset {last} (operation "
@@ -114,7 +114,7 @@ class PollCheck(Check):
         self.evidence += len(reads(history))
         for pair in pairs(history):
             if self.is_wrong(pair):
-                self.violated(pair.at_us, pair.story)
+                self.violated(pair.at_us, pair.explanation)
 
     @abstractmethod
     def is_wrong(self, pair: Pair) -> bool:

@@ -90,9 +90,9 @@ class ReplicasEqual(ReplicaCheck):
             return
         copy.equal_to = end
         compare = self._unlike_batch if partition.compacted is None else self._unlike_record
-        story = compare(at_us, partition, copy, begin, end)
-        if story:
-            self.violated(at_us, f"{partition.name} on node {copy.node_id} {story}")
+        explanation = compare(at_us, partition, copy, begin, end)
+        if explanation:
+            self.violated(at_us, f"{partition.name} on node {copy.node_id} {explanation}")
 
     @staticmethod
     def _unlike_batch(at_us: int, partition: Replicated, copy: Copy, begin: int, end: int) -> str:  # noqa: ARG004
@@ -112,9 +112,9 @@ class ReplicasEqual(ReplicaCheck):
         remains = Remains(begin, end, min(copy.held.cleaned_offset, end))
         for batch, data in read_batches(copy.log, begin, end):
             remains.batches[batch.base_offset] = batch.last_offset
-            story = self._unlike_batch_of(at_us, partition, compacted, remains, batch, data)
-            if story:
-                return story
+            explanation = self._unlike_batch_of(at_us, partition, compacted, remains, batch, data)
+            if explanation:
+                return explanation
         # Physical: a cleaner removes a tombstone by its node's wall clock, which a fault may have set ahead.
         return wrongly_cleaned(at_us + self.replicas.fault_times.clock_jumps_us, compacted, remains)
 

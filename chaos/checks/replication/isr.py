@@ -88,7 +88,7 @@ class StableIsr(ReplicaCheck):
         """(time, node) of each leader of the quorum, in order"""
         self._fenced_early: dict[int, int] = {}
         self._left: list[tuple[int, int, str]] = []
-        """(time, replica, story) of replicas that left in this event, whose notes come after the metadata"""
+        """(time, replica, explanation) of replicas that left in this event, whose notes come after the metadata"""
 
     def trace(self, row: TraceRow) -> None:
         if row.what == "leader_elected":
@@ -109,11 +109,11 @@ class StableIsr(ReplicaCheck):
             judged = (member, before.leader, now.leader)
             if member in now.isr or any(fault_times.touches_since(node, since_us) for node in judged):
                 continue
-            story = (
+            explanation = (
                 f"{partition.name}: replica {member} left the in-sync replicas {before.isr} of leader {before.leader}, "
                 f"although no fault had touched it for {in_sync_us // 1000} ms"
             )
-            self._left.append((at_us, member, story))
+            self._left.append((at_us, member, explanation))
 
     def viewed(self, at_us: int, node: "Node") -> None:  # noqa: ARG002
         if self._left:
@@ -123,9 +123,9 @@ class StableIsr(ReplicaCheck):
         self._judge()
 
     def _judge(self) -> None:
-        for left_us, replica, story in self._left:
+        for left_us, replica, explanation in self._left:
             if self._fenced_early.get(replica, -1) < left_us - self.context.settings.in_sync_us:
-                self.violated(left_us, story)
+                self.violated(left_us, explanation)
         self._left.clear()
 
 

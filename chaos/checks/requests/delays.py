@@ -243,14 +243,14 @@ class RequestsCompleted(Check):
         of_request = request.api_key, request.api_version
         # KIP-511: the response to a version of ApiVersions that is not served has version 0.
         if (reply.api_key, reply.api_version) != of_request and reply.api_key != ApiKey.API_VERSIONS:
-            self.violated(at_us, f"node {node_id} responded with {_name(reply)} to {_story(waiting)}")
+            self.violated(at_us, f"node {node_id} responded with {_name(reply)} to {_described(waiting)}")
         waited_us = at_us - waiting.at_us
         if waited_us > SLICES_US:
             self._judge(at_us, node_id, waiting, "responded to")
         if request.api_key in _MAY_TIME_OUT and _has_timed_out(reply.body):
             role = _lost_role(self._nodes[node_id], request) if node_id in self._nodes else ""
             if waited_us < _own_us(request.body) or role:
-                how = f"responded with REQUEST_TIMED_OUT after {waited_us} us to {_story(waiting)}"
+                how = f"responded with REQUEST_TIMED_OUT after {waited_us} us to {_described(waiting)}"
                 self.violated(at_us, f"node {node_id} {how}" + (f", although it was not {role}" if role else ""))
 
     def _closed(self, at_us: int, node: "Node", close: Close) -> None:
@@ -260,7 +260,7 @@ class RequestsCompleted(Check):
             is_served = request.body is not None and request.api_version < FIRST_DRAFT_VERSION
             has_response = request.api_key != ApiKey.PRODUCE or getattr(request.body, "acks", 0) != 0
             if node.ready and is_served and has_response:
-                self.violated(at_us, f"node {node_id} closed the connection of {_story(waiting)}: {close.reason}")
+                self.violated(at_us, f"node {node_id} closed the connection of {_described(waiting)}: {close.reason}")
         self._pending.closed(node_id, close.connection)
 
     def _scan(self, at_us: int) -> None:
@@ -286,7 +286,7 @@ class RequestsCompleted(Check):
                 waiting.reported = True
                 self.violated(
                     at_us,
-                    f"node {node_id} has not responded to {_story(waiting)}, although it has not been {role} for "
+                    f"node {node_id} has not responded to {_described(waiting)}, although it has not been {role} for "
                     f"{(at_us - since_us) // 1000} ms",
                 )
 
@@ -303,7 +303,7 @@ class RequestsCompleted(Check):
         waiting.reported = True
         self.violated(
             at_us,
-            f"node {node_id} {how} {_story(waiting)} after {(at_us - waiting.at_us) // 1000} ms, although no fault "
+            f"node {node_id} {how} {_described(waiting)} after {(at_us - waiting.at_us) // 1000} ms, although no fault "
             f"affected it for {(at_us - since_us) // 1000} ms and {limit.why} allows {limit.us // 1000} ms",
         )
 
@@ -387,7 +387,7 @@ def _name(message: Request | Reply) -> str:
     return f"{api_name(message.api_key)} v{message.api_version} (correlation ID {message.correlation_id})"
 
 
-def _story(waiting: Waiting) -> str:
+def _described(waiting: Waiting) -> str:
     request = waiting.request
     sender = f"{request.client_id!r} on connection {request.connection}"
     return f"{_name(request)} of {sender}, which came at {waiting.at_us} us"

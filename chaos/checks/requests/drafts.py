@@ -229,7 +229,7 @@ def difference(decoded: Any, meant: Any, place: str) -> str:
     else:
         plain = bytes(meant) if isinstance(decoded, bytes) else meant
         return "" if decoded == plain or (decoded is None and not meant) else f"{place} is {decoded!r}, not {meant!r}"
-    return next((story for where, each, other in pairs if (story := difference(each, other, where))), "")
+    return next((explanation for where, each, other in pairs if (explanation := difference(each, other, where))), "")
 
 
 API_VERSIONS = 18

@@ -105,9 +105,9 @@ class PartitionsSent(FetchCheck):
                     for each in self._states(fetch, name, wanted, data):
                         wrong.append(f"{named(name)} {each}")  # noqa: PERF401
             wrong += self._leaders(fetch)
-        for story in wrong:
+        for explanation in wrong:
             who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
-            self.violated(at_us, f"node-{fetch.node.broker.node_id} to {who}: {story}")
+            self.violated(at_us, f"node-{fetch.node.broker.node_id} to {who}: {explanation}")
 
     @staticmethod
     def _names(fetch: CompletedFetch) -> Iterator[str]:
@@ -331,9 +331,9 @@ class SessionCacheExact(FetchCheck):
                     wrong.append(f"{named(name)}: {each}")  # noqa: PERF401
             elif (wanted is None) != (cached is None):
                 wrong.append(f"{named(name)} is {'missing' if cached is None else 'cached, and no request named it'}")
-        for story in wrong:
+        for explanation in wrong:
             who = f"session {fetch.session_id} of {fetch.client_id} after the response to {request.number}"
-            self.violated(at_us, f"node-{fetch.node.broker.node_id}, {who}: {story}")
+            self.violated(at_us, f"node-{fetch.node.broker.node_id}, {who}: {explanation}")
 
     @staticmethod
     def _of_session(fetch: CompletedFetch, session: Any) -> Iterator[str]:

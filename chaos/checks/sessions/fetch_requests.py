@@ -62,9 +62,9 @@ class NamesWhatChanged(Check):
                 sent = self._sent.get(key)
                 if sent is None or sent.node is not node:
                     sent = self._sent[key] = _Sent(node)
-                for story in self._follow(sent, effect.peer, effect.api_version, effect.body):
+                for explanation in self._follow(sent, effect.peer, effect.api_version, effect.body):
                     who = f"node-{key[0]} to leader {key[1]}, request {effect.body.session_epoch}"
-                    self.violated(at_us, f"{who}: {story}")
+                    self.violated(at_us, f"{who}: {explanation}")
 
     def _follow(self, sent: _Sent, leader: int, version: int, body: FetchRequest) -> Iterator[str]:
         named = dict(partitions_of(version, body.topics))
@@ -80,10 +80,10 @@ class NamesWhatChanged(Check):
         if not is_repeated:
             for name in forgotten:
                 if sent.partitions.pop(name, None) is None:
-                    yield f"{_story(name)} is forgotten, and was not in the session (F-12)"
+                    yield f"{_described(name)} is forgotten, and was not in the session (F-12)"
             for name, each in named.items():
                 if sent.partitions.get(name) == each:
-                    yield f"{_story(name)} is named, and nothing has changed (F-12)"
+                    yield f"{_described(name)} is named, and nothing has changed (F-12)"
         sent.partitions.update(named)
         if len(named) + len(forgotten) >= NAMES_AT_ONCE or sent.requests % max(
             1, len(sent.partitions) // LOOKS_AT_ONCE
@@ -98,7 +98,7 @@ class NamesWhatChanged(Check):
             if name in sent.stale:
                 entry = sent.partitions[name]
                 yield (
-                    f"{_story(name)} is not named, though its entry (offset {entry.fetch_offset}, log start "
+                    f"{_described(name)} is not named, though its entry (offset {entry.fetch_offset}, log start "
                     f"{entry.log_start_offset}, leader epoch {entry.current_leader_epoch}) has changed (F-12)"
                 )
         sent.stale = stale
@@ -126,6 +126,6 @@ def _followed(node: "Node", name: PartitionName) -> Partition | None:
     return followed.get((topic, index))
 
 
-def _story(name: PartitionName) -> str:
+def _described(name: PartitionName) -> str:
     topic, index = name
     return f"{topic if isinstance(topic, str) else topic.hex()}-{index}"

@@ -119,8 +119,8 @@ class EvictionRules(Check):
                         at_us, f"node-{node_id} kept session {served.session_id}, which a full fetch has named"
                     )
                 if served.emptying and (effect.body.session_id or served.session_id in sessions.alive):
-                    story = f"node-{node_id} kept session {served.session_id}, whose last partition was forgotten"
-                    self.violated(at_us, story)
+                    explanation = f"node-{node_id} kept session {served.session_id}, whose last partition was forgotten"
+                    self.violated(at_us, explanation)
                 if served.opening:
                     self._opened(at_us, node, sessions.alive, evicted, served, effect.body)
                     evicted = {}
@@ -150,8 +150,10 @@ class EvictionRules(Check):
         newcomer = f"a newcomer of {size} partitions"
         denied = _denies(fetch, response)
         if is_certain and list(evicted) != (wanted or []) and (wanted is not None or evicted):
-            story = f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted or [])}"
-            self.violated(at_us, story)
+            explanation = (
+                f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted or [])}"
+            )
+            self.violated(at_us, explanation)
         if is_certain and wanted is not None and size and (response.session_id == 0 or denied):
             left = len(before) - len(wanted)
             self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {left} in {slots} slots")

@@ -321,8 +321,10 @@ class SessionLost(SessionTrace):
         elif key in self._ever:
             self._repeats += 1
             if self._repeats > REPEATS_BY_CHANCE:
-                story = f"session {session_id} was created twice: {self._repeats} IDs came again, more than by chance"
-                self.violated(row.at_us, story)
+                explanation = (
+                    f"session {session_id} was created twice: {self._repeats} IDs came again, more than by chance"
+                )
+                self.violated(row.at_us, explanation)
         self._alive[key] = self._ever[key] = None
 
     def _ended(self, row: TraceRow, session_id: int, fields: Mapping[str, Any]) -> None:  # noqa: ARG002

@@ -299,7 +299,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         if wait.over:
             why = "its session has ended or has accepted a later request"
         elif new:
-            why = f"partition {_story(new[0])} fails since"
+            why = f"partition {_described(new[0])} fails since"
         elif available.of_records >= needed and not available.is_unknown:
             why = f"{available.of_records} bytes are there and it waits for {needed}"
         wait.may_end = (
@@ -323,7 +323,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             )
 
 
-def _story(name: PartitionName) -> str:
+def _described(name: PartitionName) -> str:
     topic, index = name
     return f"{topic if isinstance(topic, str) else topic.hex()}-{index}"
 

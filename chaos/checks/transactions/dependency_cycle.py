@@ -18,7 +18,7 @@ WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
 """``SpanRow.acks`` of a send that only the leader acknowledged."""
 MAX_STARTS = 200
-"""A shortest circle is searched for from at most this many events of a component. Only the story depends on it."""
+"""Number of events of a component from which a shortest circle is searched. Only the explanation depends on it."""
 
 
 class Event(NamedTuple):

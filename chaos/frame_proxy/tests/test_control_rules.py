@@ -20,8 +20,8 @@ LIMIT_S = 5
 Call = Callable[..., tuple[int, Any]]
 
 
-def played(story: Callable[[Call, FrameProxy], None], token: str = TOKEN) -> None:
-    """Play a story with a proxy of no node, in a thread beside its loop."""
+def played(script: Callable[[Call, FrameProxy], None], token: str = TOKEN) -> None:
+    """Play a script with a proxy of no node, in a thread beside its loop."""
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ def played(story: Callable[[Call, FrameProxy], None], token: str = TOKEN) -> Non
                     return refused.code, json.loads(refused.read())
 
         try:
-            await loop.run_in_executor(None, story, call, proxy)
+            await loop.run_in_executor(None, script, call, proxy)
         finally:
             await loop.run_in_executor(None, served.close)
             proxy.close()
@@ -52,7 +52,7 @@ def hit(number: int, at_us: int = 0) -> FaultRow:
 
 
 def test_rule_lives_as_in_the_control_api() -> None:
-    def story(call: Call, proxy: FrameProxy) -> None:
+    def script(call: Call, proxy: FrameProxy) -> None:
         wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 2}
         status, rule = call("POST", "/v1/rules", wanted)
         assert status == 201
@@ -89,7 +89,7 @@ def test_rule_lives_as_in_the_control_api() -> None:
         assert call("DELETE", "/v1/rules") == (200, {})
         assert proxy.rules == ()
 
-    played(story)
+    played(script)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_rule_lives_as_in_the_control_api() -> None:
     ],
 )
 def test_what_a_proxy_cannot_play_is_refused(body: object, sentence: str) -> None:
-    def story(call: Call, proxy: FrameProxy) -> None:
+    def script(call: Call, proxy: FrameProxy) -> None:
         status, found = call("POST", "/v1/rules", body)
         assert (status, sentence in found["error"]) == (400, True), found
         assert proxy.rules == ()
 
-    played(story)
+    played(script)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_a_proxy_cannot_play_is_refused(body: object, sentence: str) -> Non
     ],
 )
 def test_rule_becomes_a_fault(body: object, changed: dict[str, object]) -> None:
-    def story(call: Call, proxy: FrameProxy) -> None:
+    def script(call: Call, proxy: FrameProxy) -> None:
         assert call("POST", "/v1/rules", body)[0] == 201
         (made,) = proxy.rules
         for path, value in changed.items():
@@ -148,16 +148,16 @@ def test_rule_becomes_a_fault(body: object, changed: dict[str, object]) -> None:
                 found = getattr(found, name)
             assert found == value, path
 
-    played(story)
+    played(script)
 
 
 def test_token_is_needed_and_old_paths_need_none() -> None:
-    def story(call: Call, proxy: FrameProxy) -> None:  # noqa: ARG001
+    def script(call: Call, proxy: FrameProxy) -> None:  # noqa: ARG001
         assert call("GET", "/v1/rules")[0] == 401
         assert call("POST", "/v1/rules", {"act": "drop_request"})[0] == 401
         assert call("GET", "/rules") == (200, [])
 
-    played(story, "another")
+    played(script, "another")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_token_is_needed_and_old_paths_need_none() -> None:
     [("GET", "/v1/rules/7", 404), ("POST", "/v1/rules/1/kill", 404), ("GET", "/v1/rules/1/wait", 405)],
 )
 def test_what_does_not_exist_is_said(method: str, path: str, status: int) -> None:
-    def story(call: Call, proxy: FrameProxy) -> None:  # noqa: ARG001
+    def script(call: Call, proxy: FrameProxy) -> None:  # noqa: ARG001
         assert call(method, path)[0] == status
 
-    played(story)
+    played(script)

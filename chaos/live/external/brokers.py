@@ -155,7 +155,7 @@ class ExternalTarget(RunTarget):
     def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:  # noqa: ARG002
         if not self.cluster.nodes:
             return ()
-        died = "" if end.crash else end.story  # how a node ended by itself, or empty
+        died = "" if end.crash else end.explanation  # how a node ended by itself, or empty
         up = CheckResult(guarantee=STAYS_UP, holds=not died, evidence=len(self.cluster.nodes), at_us=at_us, detail=died)
         return (up,) if self.segments is None else (up, self.segments.judged(at_us))
 

@@ -52,10 +52,10 @@ class ProxiedLosses:
             return []
         rows = [held.pop(key) for key in map(tuple, keys) if key in held]
         on_ms = (self._now_us() - window.since_us) / 1000
-        story = f"held until {window.link.proxy.name} had toxic {TOXIC} (limit_data 0), on for {on_ms:.0f} ms from "
-        story += f"{window.since_us} us on; its connection was closed with nothing passed on"
+        how = f"held until {window.link.proxy.name} had toxic {TOXIC} (limit_data 0), on for {on_ms:.0f} ms from "
+        how += f"{window.since_us} us on; its connection was closed with nothing passed on"
         self._close(node)
-        return [replace(row, until_us=self._now_us(), detail=f"{row.detail} {story}".strip()) for row in rows]
+        return [replace(row, until_us=self._now_us(), detail=f"{row.detail} {how}".strip()) for row in rows]
 
     def do_due(self) -> None:
         """Add the toxic where responses are held, and remove one that a sender that has ended left."""

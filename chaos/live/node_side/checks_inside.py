@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_NODES = 10
 """All node IDs are smaller. The quorum's view needs a member for each ID, though a process sees only its own."""
-MAX_STORY = 1000
+MAX_EXPLANATION = 1000
 """Limit of the characters of an explanation, so that a line of evidence is shorter than PIPE_BUF."""
 
 
@@ -92,7 +92,7 @@ class ChecksInside(PassiveHook):
             return
         self._reported = len(found)
         for each in found:
-            self._evidence.report(BROKEN, [each.guarantee, each.at_us, each.story[:MAX_STORY]])
+            self._evidence.report(BROKEN, [each.guarantee, each.at_us, each.explanation[:MAX_EXPLANATION]])
 
 
 @dataclass(slots=True)
@@ -105,10 +105,10 @@ class NodeCheckReports:
     def line(self, node: int, line: dict[str, Any]) -> None:
         """Handle one line of a node's evidence. Lines that do not come from checks are ignored."""
         if BROKEN in line:
-            guarantee, at_us, story = line[BROKEN]
+            guarantee, at_us, explanation = line[BROKEN]
             first = self._broken.get(guarantee)
             if first is None or at_us < first[0]:
-                self._broken[guarantee] = (at_us, f"node-{node}: {story}")
+                self._broken[guarantee] = (at_us, f"node-{node}: {explanation}")
         if LOOKED in line:
             incarnation, looked = line[LOOKED]
             self._looked[node, incarnation] = looked
@@ -127,5 +127,5 @@ class NodeCheckReports:
     def _judge(self, name: str, looked: int) -> CheckResult:
         if name not in self._broken:
             return CheckResult(guarantee=name, holds=True, evidence=looked)
-        at_us, story = self._broken[name]
-        return CheckResult(guarantee=name, holds=False, evidence=max(1, looked), at_us=at_us, detail=story)
+        at_us, explanation = self._broken[name]
+        return CheckResult(guarantee=name, holds=False, evidence=max(1, looked), at_us=at_us, detail=explanation)

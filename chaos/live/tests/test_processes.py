@@ -165,17 +165,19 @@ def test_due_actions_keep_the_order_of_equal_times() -> None:
 DAMAGED = "The metadata log is damaged in or after the batch that ends at offset 7 (no Begin): restore it from a copy."
 
 
-@pytest.mark.parametrize(("story", "kind"), [(DAMAGED, EndedItself), ("IndexError: pop from an empty deque", NodeDied)])
+@pytest.mark.parametrize(
+    ("explanation", "kind"), [(DAMAGED, EndedItself), ("IndexError: pop from an empty deque", NodeDied)]
+)
 def test_node_that_ends_itself_over_its_metadata_is_distinguished_from_one_that_crashes(
-    tmp_path: Path, story: str, kind: type[NodeDied]
+    tmp_path: Path, explanation: str, kind: type[NodeDied]
 ) -> None:
-    ending = child(tmp_path, f"import sys; print({story!r}, file=sys.stderr); sys.exit(4)")
+    ending = child(tmp_path, f"import sys; print({explanation!r}, file=sys.stderr); sys.exit(4)")
     assert ending.wait(30)
     with pytest.raises(NodeDied) as death:
         ending.check()
     ending.close()
     assert type(death.value) is kind
-    assert story in str(death.value)
+    assert explanation in str(death.value)
 
 
 def under_test(tmp_path: Path, code: str, starts: int) -> LiveNode:

@@ -26,7 +26,7 @@ COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "message"),
     [
         (lambda group: group.add(member("a")), "a is a member of g already"),
         (lambda group: group.add(member("c", instance="one")), "one is a member of g already"),
@@ -39,9 +39,9 @@ COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
         (lambda group: group.init_next_generation(NOW_MS), "g is Stable and cannot become CompletingRebalance"),
     ],
 )
-def test_group_rejects_inconsistent_change(change: Callable[[Group], None], story: str) -> None:
+def test_group_rejects_inconsistent_change(change: Callable[[Group], None], message: str) -> None:
     group = stable(member("a"), member("b", instance="one"))
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         change(group)
     group.validate()
 
@@ -122,7 +122,7 @@ def given(name: str, value: object) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "message"),
     [
         (given("leader", None), "None leads g"),
         (spoilt("static_members"), "static members"),
@@ -134,11 +134,11 @@ def given(name: str, value: object) -> Callable[[Any], None]:
         (lambda group: setattr(group.members["a"], "member_id", "x"), "a member is listed under another ID"),
     ],
 )
-def test_group_validate(change: Callable[[Group], None], story: str) -> None:
+def test_group_validate(change: Callable[[Group], None], message: str) -> None:
     group = stable(member("a"), member("b", instance="one"))
     group.validate()
     change(group)
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         group.validate()
 
 
@@ -147,7 +147,7 @@ def served(world: MembershipWorld) -> ServedGroup:
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "message"),
     [
         (given("group", group_of()), "is not the one of its partition"),
         (lambda it: it.sessions.update(x=None), "an ID that is no member has a session"),
@@ -157,17 +157,17 @@ def served(world: MembershipWorld) -> ServedGroup:
         (lambda it: setattr(it.group, "state", GroupState.PREPARING_REBALANCE), "waits without a timer"),
     ],
 )
-def test_served_group_validate(change: Callable[[ServedGroup], None], story: str) -> None:
+def test_served_group_validate(change: Callable[[ServedGroup], None], message: str) -> None:
     world = MembershipWorld()
     world.stable(None)
     world.membership.validate()
     change(served(world))
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         world.membership.validate()
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "message"),
     [
         (given("count", 2), "2 offsets are counted, 1 are visible"),
         (spoilt("_by_topic"), "the offsets by topic and by group differ"),
@@ -182,19 +182,19 @@ def test_served_group_validate(change: Callable[[ServedGroup], None], story: str
         ),
     ],
 )
-def test_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:
+def test_committed_offsets_validate(change: Callable[[CommittedOffsets], None], message: str) -> None:
     offsets = CommittedOffsets()
     offsets.appended(1, [(KEY, COMMIT)])
     list(offsets.replicated(1))
     offsets.appended(2, [(KEY, None)])
     offsets.validate()
     change(offsets)
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         offsets.validate()
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "message"),
     [
         (lambda target: given("index", 3)(target), "partition 3 is led as 0"),
         (given("is_led", False), "partition 0 is led and closed"),
@@ -202,10 +202,10 @@ def test_committed_offsets_validate(change: Callable[[CommittedOffsets], None], 
         (lambda target: given("count", 1)(target.offsets), "1 offsets are counted, 0 are visible"),
     ],
 )
-def test_coordinator_validate(change: Callable[[Any], None], story: str) -> None:
+def test_coordinator_validate(change: Callable[[Any], None], message: str) -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     world.groups.validate()
     change(target)
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         world.groups.validate()

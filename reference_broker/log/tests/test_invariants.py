@@ -19,9 +19,9 @@ CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=0)
 SPOILED: list[tuple[str, Callable[[PartitionLog], object]]] = []
 
 
-def spoils(story: str) -> Callable[[Callable[[PartitionLog], object]], Callable[[PartitionLog], object]]:
+def spoils(message: str) -> Callable[[Callable[[PartitionLog], object]], Callable[[PartitionLog], object]]:
     def noted(spoil: Callable[[PartitionLog], object]) -> Callable[[PartitionLog], object]:
-        SPOILED.append((story, spoil))
+        SPOILED.append((message, spoil))
         return spoil
 
     return noted
@@ -167,10 +167,12 @@ def _aborted_transaction_that_ends_before_it_begins(log: PartitionLog) -> None:
     index._entries = [entry._replace(first_offset=entry.last_offset, last_offset=entry.first_offset)]
 
 
-@pytest.mark.parametrize(("story", "spoil"), SPOILED, ids=[spoil.__name__.strip("_") for _, spoil in SPOILED])
-def test_corrupted_log_fails_validation(log: PartitionLog, story: str, spoil: Callable[[PartitionLog], object]) -> None:
+@pytest.mark.parametrize(("message", "spoil"), SPOILED, ids=[spoil.__name__.strip("_") for _, spoil in SPOILED])
+def test_corrupted_log_fails_validation(
+    log: PartitionLog, message: str, spoil: Callable[[PartitionLog], object]
+) -> None:
     spoil(log)
-    with pytest.raises(AssertionError, match=story):
+    with pytest.raises(AssertionError, match=message):
         log.check_invariants()
 
 

@@ -32,7 +32,7 @@ class Ended:
 
 
 @dataclass
-class Story:
+class ReplayedLog:
     """The contents of a log's batches, read byte by byte: KIP-98's attributes and EndTxnMarker.json."""
 
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
@@ -45,11 +45,11 @@ class Story:
     """The next one of each producer in its epoch."""
 
     @staticmethod
-    def of(data: bytes) -> "Story":
-        story = Story()
+    def of(data: bytes) -> "ReplayedLog":
+        replayed = ReplayedLog()
         for position, header in iterate(data):
-            story._add(header, data[position : position + header.size_bytes])
-        return story
+            replayed._add(header, data[position : position + header.size_bytes])
+        return replayed
 
     def _add(self, header: BatchHeader, data: bytes) -> None:
         self.batches.append((header, data))
@@ -121,7 +121,7 @@ class Replicas:
         self.epoch = 0
         self.acks: list[tuple[Partition, int, Callable[[dict[Partition, Error]], None]]] = []
         self._read_at = (-1, -1)
-        self._story = Story()
+        self._replayed = ReplayedLog()
         self._lead()
 
     def _opened(self, disk: MemoryDisk, *, clean: bool) -> PartitionLog:
@@ -165,17 +165,17 @@ class Replicas:
     def log(self) -> PartitionLog:
         return self.logs[self.leader]
 
-    def story(self) -> Story:
+    def replayed(self) -> ReplayedLog:
         """Return the contents of the leader's log. It only grows, so each state of it is read once."""
         key = (self.epoch, self.log.log_end_offset)
         if self._read_at != key:
-            self._read_at, self._story = key, Story.of(everything(self.log))
-        return self._story
+            self._read_at, self._replayed = key, ReplayedLog.of(everything(self.log))
+        return self._replayed
 
     def replicate(self, follower: int, batches: int) -> None:
         """Copy the next batches, and notify the follower of the high watermark."""
         log = self.logs[follower]
-        missing = [data for header, data in self.story().batches if header.base_offset >= log.log_end_offset]
+        missing = [data for header, data in self.replayed().batches if header.base_offset >= log.log_end_offset]
         for data in missing[:batches]:
             log.append_replicated(self.ports.now(), data)
         self.log.advance_high_watermark(min(each.log_end_offset for each in self.logs))
@@ -190,11 +190,11 @@ class Replicas:
         assert self.logs[replica].log_end_offset >= committed
         self.leader, self.epoch = replica, self.epoch + 1
         self._lead()
-        kept = self.story().batches
+        kept = self.replayed().batches
         for log in self.logs:
             if log is not self.log:
                 same = 0
-                for mine, its in zip(Story.of(everything(log)).batches, kept, strict=False):
+                for mine, its in zip(ReplayedLog.of(everything(log)).batches, kept, strict=False):
                     if mine[1] != its[1]:
                         break
                     same = mine[0].last_offset + 1

@@ -20,7 +20,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions import markers
 from reference_broker.transactions.markers import Marker, refusal_of
-from reference_broker.transactions.tests.replicas import Replicas, Story
+from reference_broker.transactions.tests.replicas import ReplayedLog, Replicas
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 
@@ -72,14 +72,14 @@ class PartitionBesideNaive(RuleBasedStateMachine):
     # producers
 
     def batch(self, producer: int, epoch: int, records: int = 1) -> bytes:
-        story = self.replicas.story()
-        is_new = story.epochs.get(producer) != epoch
+        replayed = self.replicas.replayed()
+        is_new = replayed.epochs.get(producer) != epoch
         values = [Record(timestamp_ms=START_MS, key=None, value=b"v" * 40)] * records
         return build(
             values,
             producer_id=producer,
             producer_epoch=epoch,
-            base_sequence=0 if is_new else story.sequences.get(producer, 0),
+            base_sequence=0 if is_new else replayed.sequences.get(producer, 0),
             is_transactional=True,
         )
 
@@ -102,7 +102,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
 
     def begin(self, producer: int, epoch: int, data: bytes) -> Waiting | None:
         log = self.replicas.log
-        known = self.replicas.story().epochs.get(producer, -1)
+        known = self.replicas.replayed().epochs.get(producer, -1)
         state = log.producers.by_id.get(producer)
         try:
             guard = log.verification.begin(state, read_header(data), raises_epoch=self.version == 2, wall_ms=START_MS)
@@ -162,7 +162,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
     def send_unverified(self, producer: int, records: int) -> None:
         """Append at a leader that verifies nothing."""
         transaction = self.transactions[producer]
-        was_open = self.replicas.story().open.get(producer, (0, -1))[1] == transaction.epoch
+        was_open = self.replicas.replayed().open.get(producer, (0, -1))[1] == transaction.epoch
         error = self.append(self.batch(producer, transaction.epoch, records), None)
         assert was_open or error
 
@@ -222,19 +222,19 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         if not self.sent:
             return
         marker = self.sent[at % len(self.sent)]
-        is_older = marker.coordinator_epoch < self.replicas.story().coordinators.get(marker.producer_id, -1)
+        is_older = marker.coordinator_epoch < self.replicas.replayed().coordinators.get(marker.producer_id, -1)
         if is_older or self.version == 2:
             self.write(marker, lambda _: None)
 
     def write(self, marker: Marker, written: Any) -> None:
         """X-6, and the epochs of KIP-890."""
-        story, end = self.replicas.story(), self.replicas.log.log_end_offset
-        known = story.epochs.get(marker.producer_id, -1)
-        is_open = marker.producer_id in story.open
+        replayed, end = self.replicas.replayed(), self.replicas.log.log_end_offset
+        known = replayed.epochs.get(marker.producer_id, -1)
+        is_open = marker.producer_id in replayed.open
         expected = ErrorCode.none
         if marker.producer_epoch < known or (self.version == 2 and is_open and marker.producer_epoch == known):
             expected = ErrorCode.invalid_producer_epoch
-        elif marker.coordinator_epoch < story.coordinators.get(marker.producer_id, -1):
+        elif marker.coordinator_epoch < replayed.coordinators.get(marker.producer_id, -1):
             expected = ErrorCode.transaction_coordinator_fenced
         results: list[Error] = []
 
@@ -275,22 +275,22 @@ class PartitionBesideNaive(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        story = self.replicas.story()
-        self.check_stable(story)
-        self.check_committed(story)
-        self.check_hanging(story)
-        self.check_replicas(story)
+        replayed = self.replicas.replayed()
+        self.check_stable(replayed)
+        self.check_committed(replayed)
+        self.check_hanging(replayed)
+        self.check_replicas(replayed)
 
-    def check_stable(self, story: Story) -> None:
+    def check_stable(self, replayed: ReplayedLog) -> None:
         """X-4"""
         log = self.replicas.log
         stable = log.last_stable_offset
-        assert stable == story.last_stable_offset(log.high_watermark)
+        assert stable == replayed.last_stable_offset(log.high_watermark)
         if self.seen.epoch == self.replicas.epoch:
             assert stable >= self.seen.offset
         self.seen = Seen(self.replicas.epoch, stable)
 
-    def check_committed(self, story: Story) -> None:
+    def check_committed(self, replayed: ReplayedLog) -> None:
         """X-5: a reader of committed records gets all of them and nothing else."""
         log, stable = self.replicas.log, self.seen.offset
         for offset in range(0, stable, 4):
@@ -299,34 +299,34 @@ class PartitionBesideNaive(RuleBasedStateMachine):
                     (transaction.first_offset, transaction.producer_id)
                     for transaction in log.aborted_transactions(offset, end)
                 ]
-                assert aborted == story.aborted(offset, end)
-        assert filtered(log, story, stable) == story.committed(stable)
+                assert aborted == replayed.aborted(offset, end)
+        assert filtered(log, replayed, stable) == replayed.committed(stable)
 
-    def check_hanging(self, story: Story) -> None:
+    def check_hanging(self, replayed: ReplayedLog) -> None:
         """X-9"""
-        for producer, (_, epoch) in story.open.items():
+        for producer, (_, epoch) in replayed.open.items():
             transaction = self.transactions[producer]
             assert transaction.has_partition, f"producer {producer} is in a transaction that will never end"
             assert epoch == transaction.epoch
 
-    def check_replicas(self, story: Story) -> None:
+    def check_replicas(self, replayed: ReplayedLog) -> None:
         for log in self.replicas.logs:
             log.check_invariants()
             if log.log_end_offset == self.replicas.log.log_end_offset:
                 state = {one: known.current_txn_first_offset for one, known in log.producers.by_id.items()}
                 assert {one: first for one, first in state.items() if first >= 0} == {
-                    one: first for one, (first, _) in story.open.items()
+                    one: first for one, (first, _) in replayed.open.items()
                 }
 
 
-def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
+def filtered(log: PartitionLog, replayed: ReplayedLog, end: int) -> list[int]:
     """Return the records that a read_committed consumer keeps. It drops the batches of aborted producers, from the
     first
     offset in the response until the marker."""
     aborted = [(transaction.first_offset, transaction.producer_id) for transaction in log.aborted_transactions(0, end)]
     dropping: dict[int, None] = {}
     kept = []
-    for header, _ in story.batches:
+    for header, _ in replayed.batches:
         if header.base_offset >= end:
             break
         while aborted and aborted[0][0] <= header.base_offset:

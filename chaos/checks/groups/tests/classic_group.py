@@ -160,8 +160,8 @@ class Coordinator:
         return reply(JOIN, replace(response, **fields))
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 def reply(api_key: int, body: object, connection: int = 0) -> Reply:

@@ -72,7 +72,7 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     assert not check.violations
     target.offsets.count += 1
     check.inspect(9, 0, node, None, thorough=True)
-    assert "node 1: 2 offsets are counted, 1 are visible" in check.violations[0].story
+    assert "node 1: 2 offsets are counted, 1 are visible" in check.violations[0].explanation
 
 
 def test_every_partition_gets_one_owner() -> None:
@@ -86,4 +86,4 @@ def test_every_partition_gets_one_owner() -> None:
     assert check.reached()
     check.recorded([assigned(B, 2, 7, "left")])
     check.overdue(10, 5_000_000)
-    assert "hot-0 has nobody 5 s after the heal" in check.violations[0].story
+    assert "hot-0 has nobody 5 s after the heal" in check.violations[0].explanation

@@ -119,11 +119,11 @@ class CheckedGroupCoordinator:
         self.looked()
 
     def looked(self) -> list[str]:
-        """Let the checks follow the log, and return the stories of all violations."""
+        """Let the checks follow the log, and return the explanations of all violations."""
         self.us += 1000
         self.broker.now = Now(self.us, self.wall_ms)
         self.view.observe(self.us, 0, self.node, False)
-        return [violation.story for each in self.checks for violation in each.violations]
+        return [violation.explanation for each in self.checks for violation in each.violations]
 
     def acts(self, event: Any, *effects: Any) -> list[str]:
         for each in self.checks:
@@ -270,8 +270,8 @@ def test_offset_is_removed_from_its_committed_tombstone_to_the_next_commit(world
 def test_commit_is_acknowledged_when_its_record_is_committed(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, between=lambda: world.offset(commit(5))) == []
     assert world.commits(6, error=ErrorCode.coordinator_not_available) == []
-    stories = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
-    assert "acknowledged offset 7 of t-0 for group g" in stories[0]
+    explanations = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
+    assert "acknowledged offset 7 of t-0 for group g" in explanations[0]
 
 
 def test_record_of_an_earlier_request_acknowledges_nothing(world: CheckedGroupCoordinator) -> None:
@@ -309,9 +309,9 @@ def test_fetch_returns_the_metadata_epoch_of_the_commit(
 ) -> None:
     world.offset(commit(5))
     world.us += LATE_US
-    stories = world.fetches_draft(5, metadata_epoch)
-    assert (stories == []) is is_right
-    assert all("is committed (M-8)" in each for each in stories)
+    explanations = world.fetches_draft(5, metadata_epoch)
+    assert (explanations == []) is is_right
+    assert all("is committed (M-8)" in each for each in explanations)
 
 
 def test_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
@@ -452,8 +452,8 @@ def test_load_with_group_of_an_aborted_transaction(
         commits=is_marker_committed,
     )
     world.target.groups["g"] = Group("g", 0)
-    stories = world.load()
-    assert any("the log has no record of it" in each for each in stories) is (is_marker_committed or is_removed)
+    explanations = world.load()
+    assert any("the log has no record of it" in each for each in explanations) is (is_marker_committed or is_removed)
 
 
 def test_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:
@@ -743,8 +743,8 @@ def test_generations_begin_again_only_after_the_group_s_tombstone(
         world.group(None)
     elif ending != "deleted before":
         world.write((group_key("g" if ending == "not replicated" else "h"), None), commits=ending == "another group")
-    stories = world.ended(History(memberships=assigned))
-    assert bool(stories) is is_red
+    explanations = world.ended(History(memberships=assigned))
+    assert bool(explanations) is is_red
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.clause("X-14")
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "explanation"),
     [
         ({"generation_id": 2}, "got generation, type and protocol (2,"),
         ({"protocol_name": "sticky"}, "'sticky'"),
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.clause("X-14")
         ({"member_id": "x"}, "joined as x, which is no member"),
     ],
 )
-def test_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], story: str) -> None:
+def test_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], explanation: str) -> None:
     world = stable(member(A))
     world.park_join(A)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A, **change))
-    assert story in world.stories[0]
+    assert explanation in world.explanations[0]
 
 
 def test_metadata_that_is_not_replaced() -> None:
@@ -51,16 +51,16 @@ def test_metadata_that_is_not_replaced() -> None:
     body = joining(A, protocols={"range": b"new"})
     notes = [world.begin(), world.generation()]
     world.request(JOIN, body, *notes, world.joined(A))
-    assert "joins with" in world.stories[0]
+    assert "joins with" in world.explanations[0]
 
 
 def test_follower_gets_no_members_and_each_member_what_the_leader_sent() -> None:
     world = stable(member(A, assignment=b"1"), member(B, assignment=b"2"))
     world.request(SYNC, syncing(B), assigned(b"2"))
     world.request(SYNC, syncing(A), assigned(b"1"))
-    assert world.stories == []
+    assert world.explanations == []
     world.request(SYNC, syncing(B), assigned(b"1"))
-    assert "got assignment b'1'" in world.stories[0]
+    assert "got assignment b'1'" in world.explanations[0]
 
 
 @pytest.mark.parametrize(("given", "is_right"), [(b"2", True), (b"1", False), (b"", False)])
@@ -85,14 +85,14 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
     replies = assigned(given)._replace(connection=parked), assigned(b"1")._replace(connection=world.number)
     world.handle(Request(world.number, 1, SYNC, 9, "client", body, tag), world.stabilise(), *replies)
     if is_right:
-        assert world.stories == []
+        assert world.explanations == []
     else:
-        assert len(world.stories) == 1
-        assert f"got assignment {given!r}, and the leader sent" in world.stories[0]
+        assert len(world.explanations) == 1
+        assert f"got assignment {given!r}, and the leader sent" in world.explanations[0]
 
 
 @pytest.mark.parametrize(
-    ("api_key", "body", "response", "story"),
+    ("api_key", "body", "response", "explanation"),
     [
         (HEARTBEAT, heartbeat(generation=2), beaten(ErrorCode.none), "got NONE, and ILLEGAL_GENERATION is due"),
         (HEARTBEAT, heartbeat(), beaten(ErrorCode.unknown_member_id), "got UNKNOWN_MEMBER_ID, for no reason"),
@@ -112,17 +112,17 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
         ),
     ],
 )
-def test_response_that_is_not_due(api_key: int, body: Any, response: Reply | None, story: str) -> None:
+def test_response_that_is_not_due(api_key: int, body: Any, response: Reply | None, explanation: str) -> None:
     world = stable(member(A))
     world.request(api_key, body, *([] if response is None else [response]))
-    assert story in world.stories[0]
+    assert explanation in world.explanations[0]
 
 
 @pytest.mark.parametrize(("connection", "is_red"), [(1, False), (2, True)])
 def test_no_response_is_due_on_a_connection_that_the_node_closes(connection: int, is_red: bool) -> None:
     world = stable(member(A))
     world.request(JOIN, joining("x"), Close(connection, "the node is shutting down"))
-    assert bool(world.stories) is is_red
+    assert bool(world.explanations) is is_red
 
 
 def test_delayed_commit_response_is_fenced() -> None:
@@ -130,12 +130,12 @@ def test_delayed_commit_response_is_fenced() -> None:
     world.request(COMMIT, committing(), committed(ErrorCode.none))
     world.request(COMMIT, committing(generation=2), committed(ErrorCode.illegal_generation))
     world.request(COMMIT, committing("", -1), committed(ErrorCode.unknown_member_id))
-    assert world.stories == []
+    assert world.explanations == []
     world.request(COMMIT, committing("", -1))
     world.handle_timer(committed(ErrorCode.none, connection=world.number))
-    assert "is acknowledged, and UNKNOWN_MEMBER_ID is due" in world.stories[0]
+    assert "is acknowledged, and UNKNOWN_MEMBER_ID is due" in world.explanations[0]
     world.request(COMMIT, committing(), committed(ErrorCode.illegal_generation))
-    assert "got ILLEGAL_GENERATION, and NONE is due" in world.stories[1]
+    assert "got ILLEGAL_GENERATION, and NONE is due" in world.explanations[1]
 
 
 def test_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
@@ -146,4 +146,4 @@ def test_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A))
     world.handle_timer(committed(ErrorCode.none, connection=number))
-    assert world.stories == []
+    assert world.explanations == []

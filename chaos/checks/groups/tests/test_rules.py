@@ -185,7 +185,7 @@ def test_leader_has_joined_and_the_protocol_has_the_most_votes() -> None:
     assert not wrong_choice(after, everyone, after)
     assert not wrong_choice(after, [B], after._replace(leader=B, members={B: voters[B]}))
     assert not wrong_choice(after, [], GroupView(EMPTY, 4))
-    for wrong, joined, story in (
+    for wrong, joined, explanation in (
         (after._replace(leader="d"), everyone, "is no member"),
         (after._replace(leader=B), everyone, "has joined, and b-1 leads"),
         (after, [B, "c"], "a-1 has not joined"),
@@ -194,7 +194,7 @@ def test_leader_has_joined_and_the_protocol_has_the_most_votes() -> None:
         (after, [A, B], "['c'] have not joined"),
         (GroupView(EMPTY, 4, protocol="range"), [], "no members and protocol"),
     ):
-        assert story in wrong_choice(after, joined, wrong)
+        assert explanation in wrong_choice(after, joined, wrong)
 
 
 def test_settings_change_only_with_a_join() -> None:

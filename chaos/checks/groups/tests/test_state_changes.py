@@ -35,7 +35,7 @@ def test_first_generation_is_clean() -> None:
     world.respond_to_sync(A)
     world.handle_timer(world.stabilise(), assigned(b"all")._replace(connection=number))
     world.request(HEARTBEAT, heartbeat(generation=1), beaten(ErrorCode.none))
-    assert world.stories == []
+    assert world.explanations == []
     assert world.check.evidence > 4
 
 
@@ -49,23 +49,23 @@ def test_static_member_that_returns_has_another_id() -> None:
     world.handle_timer(world.joined("b-2", members=(), leader=B)._replace(connection=number))
     world.request(SYNC, syncing("b-2", instance="i"), assigned(b"2"))
     world.request(HEARTBEAT, heartbeat(B, instance="i"), beaten(ErrorCode.fenced_instance_id))
-    assert world.stories == []
+    assert world.explanations == []
     world.request(HEARTBEAT, heartbeat(B, instance="i"), beaten(ErrorCode.none))
-    assert "got NONE, and FENCED_INSTANCE_ID is due" in world.stories[0]
+    assert "got NONE, and FENCED_INSTANCE_ID is due" in world.explanations[0]
 
 
 def test_generation_without_assignment_is_not_stable() -> None:
     world = Coordinator()
     first_generation(world)
     world.handle_timer(world.stabilise())
-    assert "generation 1 is Stable, and its leader has assigned nothing" in world.stories[0]
+    assert "generation 1 is Stable, and its leader has assigned nothing" in world.explanations[0]
     world = stable(member(A), member(B))
     world.handle_timer(world.begin(), after_us=1)
     for each in (A, B):
         world.park_join(each)
     world.handle_timer(world.generation())
     world.request(SYNC, syncing(B, generation=4), world.stabilise(), assigned(b""))
-    assert "generation 4 is Stable, and its leader has assigned nothing" in "".join(world.stories)
+    assert "generation 4 is Stable, and its leader has assigned nothing" in "".join(world.explanations)
 
 
 def test_parked_requests_end_with_the_coordinator() -> None:
@@ -79,8 +79,8 @@ def test_parked_requests_end_with_the_coordinator() -> None:
         replies = [join_refused(ErrorCode.not_coordinator)._replace(connection=number)] if responds else []
         world.unload(*replies)
         world.inspect_later(3_000_000)
-        assert bool(world.stories) is not responds
-    assert "left JoinGroup of client to group g without a response" in world.stories[0]
+        assert bool(world.explanations) is not responds
+    assert "left JoinGroup of client to group g without a response" in world.explanations[0]
 
 
 def test_request_whose_connection_is_closed_needs_no_response() -> None:
@@ -90,7 +90,7 @@ def test_request_whose_connection_is_closed_needs_no_response() -> None:
     world.unload()
     world.handle(Closed(world.number))
     world.inspect_later(3_000_000)
-    assert world.stories == []
+    assert world.explanations == []
 
 
 def test_parked_request_without_any_response_is_found() -> None:
@@ -99,18 +99,18 @@ def test_parked_request_without_any_response_is_found() -> None:
     world.request(JOIN, joining(A), world.begin())
     world.respond_to_join(A)
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress))
-    assert "JoinGroup of client wait" in world.stories[0]
+    assert "JoinGroup of client wait" in world.explanations[0]
 
 
 def test_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -> None:
     world = stable(member(A))
     world.group.state = GroupState.PREPARING_REBALANCE
     world.inspect()
-    assert "when it moved last" in world.stories[0]
+    assert "when it moved last" in world.explanations[0]
     world = stable(member(A))
     world.partition.groups.clear()
     world.request(HEARTBEAT, heartbeat(), beaten(ErrorCode.unknown_member_id))
-    assert "it is gone, and was Stable" in "\n".join(world.stories)
+    assert "it is gone, and was Stable" in "\n".join(world.explanations)
 
 
 def test_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:

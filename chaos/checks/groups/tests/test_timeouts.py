@@ -31,26 +31,26 @@ def test_initial_delay_is_kept() -> None:
     world.add_joining(member(A, "i", is_new=True))
     world.request(JOIN, joining(instance="i"), world.begin())
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=1), after_us=299_000)
-    assert "first generation begins 299000 us after" in world.stories[0]
+    assert "first generation begins 299000 us after" in world.explanations[0]
 
 
 def test_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
     world = stable(member(A), member(B))
     world.request(HEARTBEAT, heartbeat(A), beaten(ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=400_000)
-    assert world.stories == []
+    assert world.explanations == []
     world = stable(member(A), member(B))
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=999_000)
-    assert "b-1 is removed from generation 3 (Stable), and its session ends in 1000 us" in world.stories[0]
+    assert "b-1 is removed from generation 3 (Stable), and its session ends in 1000 us" in world.explanations[0]
 
 
 def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> None:
     world = stable(member(A), member(B))
     world.request(HEARTBEAT, heartbeat(A), beaten(ErrorCode.none), after_us=1_000_000 + SLACK_US)
-    assert world.stories == []
+    assert world.explanations == []
     world.inspect_later(1)
-    assert "b-1 is there after its session has ended" in world.stories[0]
+    assert "b-1 is there after its session has ended" in world.explanations[0]
 
 
 def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
@@ -59,13 +59,15 @@ def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
     world.request(JOIN, joining(A), world.begin())
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
     world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
-    assert world.stories == []
+    assert world.explanations == []
     world.remove(A)
     world.handle_timer(
         Note("group_member", (("group", "g"),)),
         join_refused(ErrorCode.unknown_member_id, A),
     )
-    assert "a-1 is removed from generation 3 (PreparingRebalance), and a request of it is parked" in world.stories[-1]
+    assert (
+        "a-1 is removed from generation 3 (PreparingRebalance), and a request of it is parked" in world.explanations[-1]
+    )
 
 
 def rebalanced_without_b(after_us: int) -> Coordinator:
@@ -82,23 +84,23 @@ def rebalanced_without_b(after_us: int) -> Coordinator:
 
 
 def test_rebalance_ends_with_the_rebalance_timeout() -> None:
-    assert rebalanced_without_b(2_000_000).stories == []
-    assert "b-1 is removed" in rebalanced_without_b(1_990_000).stories[0]
-    late = rebalanced_without_b(2_000_000 + 2 * SLACK_US).stories
+    assert rebalanced_without_b(2_000_000).explanations == []
+    assert "b-1 is removed" in rebalanced_without_b(1_990_000).explanations[0]
+    late = rebalanced_without_b(2_000_000 + 2 * SLACK_US).explanations
     assert not late  # It is judged while it lasts.
     world = stable(member(A), member(B))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     for _ in range(6):
         world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=500_000)
-    assert "generation 4 has not started" in world.stories[0]
+    assert "generation 4 has not started" in world.explanations[0]
 
 
 def test_all_have_joined_and_no_generation_begins() -> None:
     world = stable(member(A))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
-    assert "all of ['a-1'] have joined, and no generation begins" in world.stories[0]
+    assert "all of ['a-1'] have joined, and no generation begins" in world.explanations[0]
 
 
 def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
@@ -107,7 +109,7 @@ def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
     notes = [world.begin()]
     world.request(JOIN, joining(A), *notes)
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=1))
-    assert "generation 4 begins without ['b-1']" in world.stories[0]
+    assert "generation 4 begins without ['b-1']" in world.explanations[0]
 
 
 def test_member_that_does_not_sync_is_removed_in_time() -> None:
@@ -123,14 +125,14 @@ def test_member_that_does_not_sync_is_removed_in_time() -> None:
     world = late(2_000_000)
     world.remove(A)
     world.handle_timer(world.begin(), world.generation(), after_us=400_000)
-    assert world.stories == []
+    assert world.explanations == []
     world = late(1_500_000)
     world.remove(A)
     world.handle_timer(world.begin(), world.generation(), after_us=300_000)
-    assert "a-1 is removed" in world.stories[0]
+    assert "a-1 is removed" in world.explanations[0]
     world = late(2_500_000)
     world.request(HEARTBEAT, heartbeat(generation=4), beaten(ErrorCode.none), after_us=600_000)
-    assert "['a-1'] have not synced" in world.stories[0]
+    assert "['a-1'] have not synced" in world.explanations[0]
 
 
 def test_static_member_without_rejoin_is_awaited_again() -> None:
@@ -160,8 +162,8 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
         world.handle_timer(generation, generated, after_us=after_us // 4)
         return world
 
-    assert not any("begins without" in each for each in waited(1_600_000).stories)
-    assert any("generation 4 begins without ['b-1']" in each for each in waited(1_400_000).stories)
+    assert not any("begins without" in each for each in waited(1_600_000).explanations)
+    assert any("generation 4 begins without ['b-1']" in each for each in waited(1_400_000).explanations)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -179,7 +181,7 @@ def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool)
     world.request(JOIN, joining(instance="j"))
     generated = world.step(lambda: world.group.init_next_generation(0))
     world.handle_timer(generated)
-    assert any("begins without" in each for each in world.stories) is not is_alone
+    assert any("begins without" in each for each in world.explanations) is not is_alone
 
 
 @pytest.mark.parametrize(("late_us", "is_early"), [(SLACK_US // 2, False), (SLACK_US * 3, True)])
@@ -194,4 +196,4 @@ def test_timer_of_the_time_to_join_may_fire_late(late_us: int, is_early: bool) -
     world.request(JOIN, joining(instance="j"), after_us=2_000_000 + late_us - 1000)
     world.group.leader = "c"
     world.handle_timer(world.generation())
-    assert any("begins without ['b-1']" in each for each in world.stories) is is_early
+    assert any("begins without ['b-1']" in each for each in world.explanations) is is_early

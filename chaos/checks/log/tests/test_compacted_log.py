@@ -43,7 +43,7 @@ def test_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "story"),
+    ("gone", "explanation"),
     [
         ((0, 1, 2), "lacks the record at offset 2, which is the newest of its key"),
         ((0, 1, 3), "lacks the record at offset 3, which is the newest of its key"),
@@ -51,14 +51,14 @@ def test_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
         ((0, 1, 4), "lacks the record at offset 4, which is the newest of its key"),
     ],
 )
-def test_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
+def test_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[int, ...], explanation: str) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(*gone)
     compacted.observe(1)
     assert compacted.broken() == ["replicas-equal"]
-    (found,) = {each.story for check in compacted.checks for each in check.violations}
-    assert story in found
+    (found,) = {each.explanation for check in compacted.checks for each in check.violations}
+    assert explanation in found
 
 
 def test_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
@@ -120,5 +120,5 @@ def test_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Cluster
     cleaned.clean(0, 1, 4)
     compacted.observe(0)
     assert compacted.broken() == ["replicas-equal"]
-    stories = [each.story for check in compacted.checks for each in check.violations]
-    assert any("was cleaned up to 6; what is below 5 is committed" in each for each in stories)
+    explanations = [each.explanation for check in compacted.checks for each in check.violations]
+    assert any("was cleaned up to 6; what is below 5 is committed" in each for each in explanations)

@@ -70,7 +70,7 @@ def after_cleaning(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
     assert isinstance(log, CompactedLog)
     log.clean(*gone)
     cluster.observe(node)
-    return [each.story.partition(f"node {node} ")[2] for check in cluster.checks for each in check.violations]
+    return [each.explanation.partition(f"node {node} ")[2] for check in cluster.checks for each in check.violations]
 
 
 def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
@@ -81,7 +81,7 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("gone", "story"),
+    ("gone", "explanation"),
     [
         ((0,), "is cleaned up to 9, and has offset 1, which was aborted"),
         ((0, 1, 2), "lacks the record at offset 2, which is the newest of its key; cleaners may work below 9"),
@@ -90,8 +90,8 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
         ((0, 1, 5), "lacks the record at offset 5, which is the newest of its key; cleaners may work below 9"),
     ],
 )
-def test_wrongly_cleaned_replica_with_transactions_is_a_violation(gone: tuple[int, ...], story: str) -> None:
-    assert after_cleaning(decided(), *gone) == [story]
+def test_wrongly_cleaned_replica_with_transactions_is_a_violation(gone: tuple[int, ...], explanation: str) -> None:
+    assert after_cleaning(decided(), *gone) == [explanation]
 
 
 def test_marker_goes_when_its_time_is_over_and_its_batches_are_gone() -> None:
@@ -124,8 +124,8 @@ def test_marker_with_a_new_epoch_stays_in_place_of_the_last_batch() -> None:
 
 def test_nothing_is_cleaned_above_an_open_transaction() -> None:
     cluster = world(keyed(0, b"a"), sent(1, b"a", 7, 0), keyed(2, b"b"), keyed(3, b"d"))
-    stories = after_cleaning(cluster)
-    assert stories == ["was cleaned up to 3, and a transaction is open from offset 1"]
+    explanations = after_cleaning(cluster)
+    assert explanations == ["was cleaned up to 3, and a transaction is open from offset 1"]
     partition = cluster.view.partitions[KEY]
     assert partition.compacted is not None
     assert partition.compacted.cleanable_end == 1

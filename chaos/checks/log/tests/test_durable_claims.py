@@ -54,7 +54,7 @@ class Claims:
         self.claims.logs_touched(7, self.node, [self.log], False)
         self.marks.inspect(7, self.incarnation, self.node, None, False)
         own: tuple[Check, ...] = (self.claims, self.marks)
-        return " ".join(each.story for check in own for each in check.violations)
+        return " ".join(each.explanation for check in own for each in check.violations)
 
 
 def test_claims_up_to_the_durable_end() -> None:
@@ -68,13 +68,13 @@ def test_claims_up_to_the_durable_end() -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("path", [SYNCED, RECOVERY_POINT, f"{RECOVERY_POINT}.new"])
-@pytest.mark.parametrize(("claim", "story"), [(5, ""), (6, "which they are up to 5"), (9, "and it ends at 8")])
-def test_file_claims_no_more_than_the_disk_has_durably(path: str, claim: int, story: str) -> None:
+@pytest.mark.parametrize(("claim", "explanation"), [(5, ""), (6, "which they are up to 5"), (9, "and it ends at 8")])
+def test_file_claims_no_more_than_the_disk_has_durably(path: str, claim: int, explanation: str) -> None:
     node = Claims()
     assert not node.looked()
     node.disk.write(path, checkpoint(claim))
-    assert story in node.looked()
-    assert bool(node.looked()) is bool(story)
+    assert explanation in node.looked()
+    assert bool(node.looked()) is bool(explanation)
 
 
 def test_records_whose_file_has_no_durable_name_are_not_durable() -> None:
@@ -107,12 +107,12 @@ def test_records_are_scanned_again_after_a_truncation() -> None:
 
 
 @pytest.mark.clause("E-7", "X-11")
-@pytest.mark.parametrize(("end", "story"), [(5, ""), (6, "it was cleaned up to 6, and is durable up to 5")])
-def test_cleaner_passes_over_durable_records_only(end: int, story: str) -> None:
+@pytest.mark.parametrize(("end", "explanation"), [(5, ""), (6, "it was cleaned up to 6, and is durable up to 5")])
+def test_cleaner_passes_over_durable_records_only(end: int, explanation: str) -> None:
     node = Claims()
     assert not node.looked()
     node.log.cleaned_offset = end
-    assert node.looked() == (f"t-0 on node 1: {story}" if story else "")
+    assert node.looked() == (f"t-0 on node 1: {explanation}" if explanation else "")
 
 
 @pytest.mark.clause("E-7")
@@ -186,10 +186,10 @@ def test_mark_that_a_power_loss_may_bring_back_behind_a_log_that_has_grown(grows
 
 @pytest.mark.clause("P-3", "E-4")
 @pytest.mark.parametrize(
-    ("marks", "syncs", "story"),
+    ("marks", "syncs", "explanation"),
     [(True, False, "is durable up to 5, and ends at 8"), (True, True, ""), (False, False, "")],
 )
-def test_clean_stop_with_unsynced_records(marks: bool, syncs: bool, story: str) -> None:
+def test_clean_stop_with_unsynced_records(marks: bool, syncs: bool, explanation: str) -> None:
     node = Claims()
     assert not node.looked()
     if syncs:
@@ -197,5 +197,5 @@ def test_clean_stop_with_unsynced_records(marks: bool, syncs: bool, story: str) 
     if marks:
         node.disk.write(CLEAN_SHUTDOWN, b"{}")
     node.node.ready, node.node.stopped = False, True
-    assert story in node.looked()
-    assert bool(node.looked()) is bool(story)
+    assert explanation in node.looked()
+    assert bool(node.looked()) is bool(explanation)

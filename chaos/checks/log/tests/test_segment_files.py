@@ -43,17 +43,17 @@ class Rolled(CheckedLog):
         self.looked()
 
     def roll(self, *, spoilt: Callable[["Rolled"], None] | None = None) -> list[str]:
-        """Close the segment, spoil its files, append, and return the stories of the violations."""
+        """Close the segment, spoil its files, append, and return the explanations of the violations."""
         with self.touched.noted():
             self.log.roll(Now(0, self.ms))
         if spoilt is not None:
             spoilt(self)
         self.data(7, 0, transactional=False)
         self.looked()
-        return self.stories()
+        return self.explanations()
 
-    def stories(self) -> list[str]:
-        return [each.story for check in self.own for each in check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for check in self.own for each in check.violations]
 
     def file(self, name: str) -> bytearray:
         path = f"t-0/{name}"
@@ -74,7 +74,7 @@ def test_files_of_a_closed_segment_match_its_batches() -> None:
     assert world.files.evidence
     assert world.snapshots.evidence
     world.files.end(History())
-    assert not world.stories()
+    assert not world.explanations()
 
 
 def without_last_time_entry(world: Rolled) -> None:
@@ -135,7 +135,7 @@ def without_open_transaction(world: Rolled) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "story"),
+    ("spoilt", "explanation"),
     [
         (without_last_time_entry, "largest timestamp, with its offset"),
         (with_late_index_entry, "an entry for offset 9"),
@@ -152,10 +152,10 @@ def without_open_transaction(world: Rolled) -> None:
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
-def test_file_must_not_differ_from_the_batches(spoilt: Callable[[Rolled], None], story: str) -> None:
-    stories = Rolled().roll(spoilt=spoilt)
-    assert stories
-    assert story in stories[0]
+def test_file_must_not_differ_from_the_batches(spoilt: Callable[[Rolled], None], explanation: str) -> None:
+    explanations = Rolled().roll(spoilt=spoilt)
+    assert explanations
+    assert explanation in explanations[0]
 
 
 def test_damaged_snapshot_is_rebuilt_and_not_loaded() -> None:
@@ -193,7 +193,7 @@ def test_index_of_another_interval_after_a_start_is_not_judged_for_gaps() -> Non
         world.put(each, b"")
     world.restart()
     world.roll()
-    assert not world.stories()
+    assert not world.explanations()
 
 
 def test_indexes_are_judged_again_at_the_end() -> None:
@@ -201,12 +201,12 @@ def test_indexes_are_judged_again_at_the_end() -> None:
     assert not world.roll()
     with_late_index_entry(world)
     world.files.end(History())
-    assert "an entry for offset 9" in world.stories()[0]
+    assert "an entry for offset 9" in world.explanations()[0]
     missing = Rolled()
     assert not missing.roll()
     missing.disk.delete(f"t-0/{INDEX}")
     missing.files.end(History())
-    assert not missing.stories()
+    assert not missing.explanations()
 
 
 def test_snapshot_of_a_truncated_log_is_judged_by_what_is_left() -> None:
@@ -222,7 +222,7 @@ def test_snapshot_of_a_truncated_log_is_judged_by_what_is_left() -> None:
         world.log.roll(Now(0, world.ms))
     world.data(5, 6, transactional=False)
     world.looked()
-    assert not world.stories()
+    assert not world.explanations()
     assert world.snapshots.evidence == 2
 
 
@@ -269,14 +269,14 @@ class Shrinking(CheckedLog):
             else:
                 self.log._drop_oldest(count)
         self.looked()
-        return " ".join(each.story for each in self.kept.violations)
+        return " ".join(each.explanation for each in self.kept.violations)
 
     def clean(self, end: int) -> str:
         """A pass of the cleaner ends at this offset."""
         with self.touched.noted():
             self.log.note_cleaned(end)
         self.looked()
-        return " ".join(each.story for each in self.kept.violations)
+        return " ".join(each.explanation for each in self.kept.violations)
 
 
 def test_retention_may_delete_by_time_and_by_size() -> None:

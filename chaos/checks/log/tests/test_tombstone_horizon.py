@@ -261,7 +261,7 @@ def reader_history(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,
 def test_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
     check.end(history)
-    assert len(check.violations) == wrong, [each.story for each in check.violations]
+    assert len(check.violations) == wrong, [each.explanation for each in check.violations]
 
 
 def test_response_that_shows_a_truncation_says_nothing_of_the_marker() -> None:

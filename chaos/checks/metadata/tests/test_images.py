@@ -72,7 +72,7 @@ def image_of(*records: MetadataRecord) -> MetadataImage:
     return delta.build(Provenance(0))
 
 
-def stories(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
+def explanations(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
     """Return the violations when the records are committed and all nodes publish the image."""
     quorum: Quorum = settled()
     quorum.append(*(batch(3 + at, 1, record) for at, record in enumerate(written)))
@@ -81,13 +81,16 @@ def stories(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
     quorum.commit(3 + len(written))
     quorum.end()
     return " ".join(
-        found.story for check in quorum.checks if isinstance(check, ImagesFollowRecords) for found in check.violations
+        found.explanation
+        for check in quorum.checks
+        if isinstance(check, ImagesFollowRecords)
+        for found in check.violations
     )
 
 
 @pytest.mark.clause("S-16", "T-8")
 def test_image_of_all_records_is_right() -> None:
-    assert not stories(RECORDS, image_of(*RECORDS))
+    assert not explanations(RECORDS, image_of(*RECORDS))
     for gone in (
         RemoveTopicRecord(topic_id=TOPIC_ID),
         replace(SETTING, value=None),
@@ -98,7 +101,7 @@ def test_image_of_all_records_is_right() -> None:
         replace(BROKER, broker_epoch=13),
         FeatureLevelRecord(name="group.version", feature_level=0),
     ):
-        assert not stories((*RECORDS, gone), image_of(*RECORDS, gone)), gone
+        assert not explanations((*RECORDS, gone), image_of(*RECORDS, gone)), gone
 
 
 def _broker(image: MetadataImage, **changes: Any) -> MetadataImage:
@@ -130,7 +133,7 @@ DEFECTS: dict[str, Callable[[MetadataImage], MetadataImage]] = {
 @pytest.mark.clause("S-16", "T-8")
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_image_that_differs_from_the_records_is_a_violation(defect: str) -> None:
-    assert "the committed records lead to" in stories(RECORDS, DEFECTS[defect](image_of(*RECORDS)))
+    assert "the committed records lead to" in explanations(RECORDS, DEFECTS[defect](image_of(*RECORDS)))
 
 
 @pytest.mark.clause("S-16")
@@ -140,7 +143,7 @@ def test_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
     image = image_of(*records)
     if kept:
         image = replace(image, configs={(TOPIC_RESOURCE, "hot"): {"retention.ms": "7"}})
-    assert bool(stories(records, image)) is kept
+    assert bool(explanations(records, image)) is kept
 
 
 @pytest.mark.clause("T-8")
@@ -148,28 +151,30 @@ def test_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
 def test_aborted_transaction_changes_nothing(shown: bool) -> None:
     aborted = (BeginTransactionRecord(name="t"), *RECORDS[:2], AbortTransactionRecord(reason="r"), NoOpRecord())
     setting = replace(SETTING, resource_type=BROKER_RESOURCE, resource_name="")
-    assert bool(stories((*aborted, setting), image_of(*RECORDS[:2] * shown, setting))) is shown
+    assert bool(explanations((*aborted, setting), image_of(*RECORDS[:2] * shown, setting))) is shown
 
 
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("kind", [TOPIC_RESOURCE, BROKER_RESOURCE])
 def test_only_a_topic_that_exists_has_settings(kind: int, exists: bool) -> None:
     records = (*RECORDS[: 3 * exists], replace(SETTING, resource_type=kind))
-    assert ("which does not exist" in stories(records, image_of(*records))) is (kind == TOPIC_RESOURCE and not exists)
+    assert ("which does not exist" in explanations(records, image_of(*records))) is (
+        kind == TOPIC_RESOURCE and not exists
+    )
 
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize("shown", [True, False])
 def test_transaction_that_ended_counts(shown: bool) -> None:
     ended = (BeginTransactionRecord(name="t"), *RECORDS, EndTransactionRecord())
-    assert bool(stories(ended, image_of(*RECORDS) if shown else BOOTSTRAPPED)) is not shown
+    assert bool(explanations(ended, image_of(*RECORDS) if shown else BOOTSTRAPPED)) is not shown
 
 
 @pytest.mark.clause("T-7")
 def test_transaction_without_records_is_aborted_and_the_next_counts() -> None:
     begin, end = BeginTransactionRecord(name="t"), EndTransactionRecord()
     records = (begin, AbortTransactionRecord(reason="r"), begin, *RECORDS, end)
-    assert not stories(records, image_of(*RECORDS))
+    assert not explanations(records, image_of(*RECORDS))
 
 
 def made(
@@ -208,7 +213,7 @@ def made(
     node = StubNode(StubBroker(disk=watched)).as_node()
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == (0 if damage else 1)
-    return [each.story for each in check.violations]
+    return [each.explanation for each in check.violations]
 
 
 @pytest.mark.clause("S-9")

@@ -121,7 +121,7 @@ def test_epoch_that_is_committed_twice_is_a_violation() -> None:
     back = NonmonotonicMetadataEpoch(check_context())
     back.trace(note("update_metadata_applied", 1, epoch=5))
     back.trace(note("update_metadata_applied", 2, epoch=4))
-    assert "had metadata epoch 5 and applied 4" in back.violations[0].story
+    assert "had metadata epoch 5 and applied 4" in back.violations[0].explanation
 
 
 @pytest.mark.clause("M-15")

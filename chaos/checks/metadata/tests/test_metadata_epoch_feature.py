@@ -57,8 +57,8 @@ class NodeWithFeature:
         self.check.acted(self.at_us, self.node.as_node(), event, effects)
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.mark.clause("M-14")
@@ -66,7 +66,7 @@ class NodeWithFeature:
 def test_drafts_are_sent_only_while_the_feature_is_finalized(level: int) -> None:
     node = NodeWithFeature(level, metadata_epoch=0)
     node.act(UPDATE, event=None)
-    assert bool(node.stories) is not level
+    assert bool(node.explanations) is not level
 
 
 @pytest.mark.clause("M-14")
@@ -75,11 +75,11 @@ def test_level_0_ends_updates() -> None:
     node.act(UPDATE)
     node.read_level(0)
     node.act(UPDATE)
-    assert node.stories == [], "it was sent before the node read the level"
+    assert node.explanations == [], "it was sent before the node read the level"
     node.act()
-    assert node.stories == []
+    assert node.explanations == []
     node.act(UPDATE)
-    assert len(node.stories) == 1
+    assert len(node.explanations) == 1
 
 
 @pytest.mark.clause("M-14")
@@ -90,7 +90,7 @@ def test_level_0_ends_metadata_epochs() -> None:
     node.act()
     node.read_metadata_epoch(8)
     node.act()
-    assert node.stories == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
+    assert node.explanations == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
 
 
 @pytest.mark.clause("M-14")
@@ -102,13 +102,13 @@ def test_no_update_from_before_level_0_is_applied(epoch: int, right: bool, is_on
     node.act(applied)
     node.read_level(0)
     node.act(applied)
-    assert node.stories == [], "it was applied before the node read the level"
+    assert node.explanations == [], "it was applied before the node read the level"
 
     if is_on_again:
         node.read_level(1)
     node.act()
     node.act(applied)
-    assert ("(M-14)" not in " ".join(node.stories)) is right
+    assert ("(M-14)" not in " ".join(node.explanations)) is right
 
 
 @pytest.mark.clause("M-4", "M-14")
@@ -119,14 +119,14 @@ def test_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(epochs: tuple[
     node = NodeWithFeature(level=0, metadata_epoch=0)
     for epoch in epochs:
         node.act(metadata_reply(epoch))
-    assert (node.stories == []) is right
+    assert (node.explanations == []) is right
 
 
 def test_node_that_starts_again_may_send_a_smaller_epoch() -> None:
     node = NodeWithFeature(level=0, metadata_epoch=0)
     for epoch in (4, 3):
         node.act(metadata_reply(epoch), event=None)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 def metadata_reply(epoch: int | None) -> Reply:

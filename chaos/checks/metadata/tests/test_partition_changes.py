@@ -89,8 +89,8 @@ class MetadataLog:
         partition: Any = type("Partition", (), {"name": "t-0", "key": KEY})
         self.check.metadata_changed(self.at_us, partition, self.image, image)
 
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_history_by_the_rules_violates_nothing(log: MetadataLog) -> None:
     log.write(change(isr=(7,)))
     log.write(AbortTransactionRecord())
     log.publish(replace(log.image, isr=(0, 2), leader_epoch=3, partition_epoch=5))
-    assert log.stories() == []
+    assert log.explanations() == []
     assert log.check.evidence == 6
 
 
@@ -123,14 +123,14 @@ def test_last_leader_recovers_alone(log: MetadataLog) -> None:
     log.write(registration(0))
     recovers = change(isr=(0,), leader=0, eligible_leader_replicas=(), last_known_elr=(), leader_recovery_state=1)
     log.write(recovers)
-    assert log.stories() == []
+    assert log.explanations() == []
     log.write(change(leader_recovery_state=0))
     log.write(change(isr=(0, 2)))
-    assert len(log.stories()) == 1  # Broker 2 is fenced.
+    assert len(log.explanations()) == 1  # Broker 2 is fenced.
 
 
 @pytest.mark.parametrize(
-    ("records", "story"),
+    ("records", "explanation"),
     [
         ((change(isr=(0,)),), "[1, 2] are eligible (E-1)"),
         ((change(isr=(0,), eligible_leader_replicas=(1,)),), "[2] are eligible (E-1)"),
@@ -147,26 +147,26 @@ def test_last_leader_recovers_alone(log: MetadataLog) -> None:
 )
 @pytest.mark.clause("E-1", "E-3", "E-4", "E-6")
 def test_change_against_the_rules_is_a_violation(
-    log: MetadataLog, records: tuple[MetadataRecord, ...], story: str
+    log: MetadataLog, records: tuple[MetadataRecord, ...], explanation: str
 ) -> None:
     log.write(*records)
     log.at_us += REGISTERED_WITHIN_US + 1
     log.write(change())
-    assert [each for each in log.stories() if story in each]
+    assert [each for each in log.explanations() if explanation in each]
 
 
 @pytest.mark.clause("E-3")
 def test_eligible_leader_is_elected_only_if_no_in_sync_replica_is_live(log: MetadataLog) -> None:
     log.write(change(isr=(0,), eligible_leader_replicas=(1, 2)))
     log.write(change(isr=(0, 1), leader=1, eligible_leader_replicas=()))
-    assert ["elected although [0]" in each for each in log.stories()] == [True]
+    assert ["elected although [0]" in each for each in log.explanations()] == [True]
 
 
 @pytest.mark.clause("E-3")
 def test_leader_from_outside_is_a_violation(log: MetadataLog) -> None:
     log.write(change(isr=(0, 1)))
     log.write(change(isr=(0, 2), leader=2))
-    assert ["neither in sync nor eligible" in each for each in log.stories()] == [True]
+    assert ["neither in sync nor eligible" in each for each in log.explanations()] == [True]
 
 
 @pytest.mark.clause("E-4")
@@ -177,7 +177,7 @@ def test_replica_that_registers_uncleanly_is_not_eligible(log: MetadataLog, epoc
     log.write(change(eligible_leader_replicas=(2,)))
     log.at_us += REGISTERED_WITHIN_US + 1
     log.write(registration(1, fenced=True) if registers else change(eligible_leader_replicas=(2,)), epoch=epoch)
-    assert bool(log.stories()) == (not registers and epoch == 1)
+    assert bool(log.explanations()) == (not registers and epoch == 1)
 
 
 @pytest.mark.clause("E-8")
@@ -187,9 +187,9 @@ def test_eligible_replicas_are_cleared_in_the_next_partition_epoch(log: Metadata
     shrunk = replace(log.image, isr=(0,), partition_epoch=2)
     log.publish(shrunk)
     log.publish(replace(shrunk, elr=(1, 2), partition_epoch=1))
-    assert log.stories() == []
+    assert log.explanations() == []
     log.publish(replace(shrunk, elr=(2,)))
-    assert ["is published" in each for each in log.stories()] == [True]
+    assert ["is published" in each for each in log.explanations()] == [True]
 
 
 @pytest.mark.parametrize("fields", [{"leader_epoch": 2}, {"isr": (1, 2, 0)}, {"leader": 2}, {"partition_epoch": 0}])
@@ -197,6 +197,6 @@ def test_image_equals_state_of_records(log: MetadataLog, fields: dict[str, Any])
     right = replace(log.image, isr=(1, 2), leader=1, leader_epoch=1, partition_epoch=1)
     log.publish(right)
     log.write(BeginTransactionRecord(name="change"), change(isr=(1, 2), leader=1), EndTransactionRecord())
-    assert log.stories() == []
+    assert log.explanations() == []
     log.publish(replace(right, **fields))
-    assert len(log.stories()) == 1
+    assert len(log.explanations()) == 1

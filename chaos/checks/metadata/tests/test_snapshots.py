@@ -93,10 +93,10 @@ def test_download_may_fetch_a_snapshot_once_and_a_chunk_for_each_restart(steps: 
             incarnation += 1
         else:
             check.trace(TraceRow(4, incarnation, at, at, what, detail=json.dumps(fields)))
-    story = " ".join(violation.story for violation in check.violations)
-    assert bool(check.violations) is bool(words), story
+    explanation = " ".join(violation.explanation for violation in check.violations)
+    assert bool(check.violations) is bool(words), explanation
     for word in words:
-        assert word in story
+        assert word in explanation
 
 
 def test_nodes_are_judged_each_by_itself() -> None:
@@ -175,8 +175,8 @@ class Node:
         body, tag = request_for("c", 1, epoch, snapshot, position, 100), Tag(FETCH_SNAPSHOT, 1, "")
         self.act(PeerReply(0, Channel.RAFT, 1, None), Send(0, Channel.RAFT, 1, FETCH_SNAPSHOT, 1, body, tag, 100, ""))
 
-    def stories(self) -> str:
-        return " ".join(each.story for check in (self.requested, self.kept) for each in check.violations)
+    def explanations(self) -> str:
+        return " ".join(each.explanation for check in (self.requested, self.kept) for each in check.violations)
 
 
 @pytest.fixture
@@ -204,8 +204,8 @@ def test_request_continues_the_snapshot_that_was_named_last(
     node.disk.append(path(NEW, ".part"), [b"abc"])
     node.disk.make_durable(path(NEW, ".part"))
     node.request(snapshot, position, epoch)
-    assert words in node.stories()
-    assert bool(words) is bool(node.stories())
+    assert words in node.explanations()
+    assert bool(words) is bool(node.explanations())
 
 
 @pytest.mark.clause("S-11")
@@ -213,7 +213,7 @@ def test_next_piece_is_requested_when_the_last_one_is_durable(node: Node) -> Non
     node.name(NEW)
     node.disk.append(path(NEW, ".part"), [b"abc"])
     node.request(NEW, 3)
-    assert "a power loss would leave it 0 bytes" in node.stories()
+    assert "a power loss would leave it 0 bytes" in node.explanations()
 
 
 @pytest.mark.clause("S-9", "S-15")
@@ -221,7 +221,7 @@ def test_next_piece_is_requested_when_the_last_one_is_durable(node: Node) -> Non
 def test_log_is_deleted_only_before_a_durable_snapshot(node: Node, synced: bool, offset: int, right: bool) -> None:
     node.hold(NEW, synced=synced)
     node.note("log_deleted_before", OffsetAndEpoch(offset, 3))
-    assert ("no snapshot that reaches there" in node.stories()) is not right
+    assert ("no snapshot that reaches there" in node.explanations()) is not right
 
 
 @pytest.mark.clause("S-15")
@@ -229,7 +229,7 @@ def test_newest_snapshot_is_never_deleted(node: Node) -> None:
     node.hold(OLD)
     node.now_us += 2 * KEPT_US
     node.delete(OLD)
-    assert "its newest" in node.stories()
+    assert "its newest" in node.explanations()
 
 
 @pytest.mark.clause("S-15")
@@ -240,7 +240,7 @@ def test_superseded_snapshot_stays_for_a_minute(node: Node, after_us: int, insta
     node.hold(NEW)
     node.now_us += KEPT_US + after_us
     node.delete(OLD, *([Note("download_finished", (("bytes", 5),))] if installs else []))
-    assert bool(node.stories()) is not right
+    assert bool(node.explanations()) is not right
 
 
 @pytest.mark.clause("S-15")
@@ -253,7 +253,7 @@ def test_snapshot_stays_while_a_download_of_it_advances(node: Node, position: in
     node.serve(position)
     node.now_us += after_us
     node.delete(OLD)
-    assert ("further bytes" in node.stories()) is not right
+    assert ("further bytes" in node.explanations()) is not right
 
 
 @pytest.mark.clause("S-15")
@@ -262,12 +262,12 @@ def test_deletion_that_a_power_loss_has_undone_is_repeated_at_once(node: Node, r
     node.hold(OLD)
     node.hold(NEW)
     node.delete(OLD, Note("download_finished", (("bytes", 5),)))
-    assert not node.stories()
+    assert not node.explanations()
     node.ids.insert(0, OLD)
     if renamed:
         node.note("snapshot_renamed", OLD)
     node.delete(OLD)
-    assert ("after a newer one" in node.stories()) is renamed
+    assert ("after a newer one" in node.explanations()) is renamed
 
 
 @pytest.fixture

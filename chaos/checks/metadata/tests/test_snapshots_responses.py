@@ -39,7 +39,7 @@ class StoreOfOneSnapshot(StubSnapshotStore):
         return BYTES[position : position + size]
 
 
-def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
+def explanation(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
     """Return the violation of one response, from the first words that are not about the request."""
     quorum = StubQuorum(epoch=5, is_leader=leads)
     replica = StubQuorumNode(quorum=quorum, store=StoreOfOneSnapshot())
@@ -54,25 +54,29 @@ def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version:
     response = draft_response_of(pieces) if version == DRAFT else response_of(pieces, None)
     check = SnapshotResponses(check_context())
     check.acted(0, node, request, [Reply(1, 1, KEY, version, response, tag)])
-    return "; ".join(each.story.partition("; response: ")[2] for each in check.violations)
+    return "; ".join(each.explanation.partition("; response: ")[2] for each in check.violations)
 
 
 @pytest.mark.clause("S-1", "S-2", "S-3", "S-4")
 def test_bytes_must_be_those_of_the_request() -> None:
-    assert story(REQUEST, GOOD) == ""
-    assert story(REQUEST, replace(GOOD, data=b"45x")) == "3 bytes from 4 on that are not those of the snapshot"
+    assert explanation(REQUEST, GOOD) == ""
+    assert explanation(REQUEST, replace(GOOD, data=b"45x")) == "3 bytes from 4 on that are not those of the snapshot"
     assert (
-        story(REQUEST, replace(GOOD, position=3, data=b"345")) == "3 bytes from 3 on that are not those of the snapshot"
+        explanation(REQUEST, replace(GOOD, position=3, data=b"345"))
+        == "3 bytes from 3 on that are not those of the snapshot"
     )
-    assert story(REQUEST, replace(GOOD, data=b"4567")) == "4 bytes, more than 3"
-    assert story(REQUEST, replace(GOOD, size=7)) == "size 7, and the snapshot has 10 bytes"
+    assert explanation(REQUEST, replace(GOOD, data=b"4567")) == "4 bytes, more than 3"
+    assert explanation(REQUEST, replace(GOOD, size=7)) == "size 7, and the snapshot has 10 bytes"
 
 
 @pytest.mark.clause("S-4", "S-17")
 def test_draft_must_say_whether_more_remains() -> None:
-    assert story(REQUEST, GOOD, version=DRAFT) == ""
-    assert story(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "nothing remains after 7"
-    assert story(replace(REQUEST, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT) == ""
+    assert explanation(REQUEST, GOOD, version=DRAFT) == ""
+    assert explanation(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "nothing remains after 7"
+    assert (
+        explanation(replace(REQUEST, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT)
+        == ""
+    )
 
 
 @pytest.mark.clause("S-5", "S-6", "S-7", "S-13")
@@ -89,13 +93,13 @@ def test_draft_must_say_whether_more_remains() -> None:
     ],
 )
 def test_each_request_that_is_no_good_has_its_error(wanted: SnapshotRequest, leads: bool, must: ErrorCode) -> None:
-    assert story(wanted, Piece(must), leads=leads) == ""
-    assert story(wanted, GOOD, leads=leads) == f"error 0, not {int(must)}"
+    assert explanation(wanted, Piece(must), leads=leads) == ""
+    assert explanation(wanted, GOOD, leads=leads) == f"error 0, not {int(must)}"
     other = ErrorCode.fenced_leader_epoch if must is not ErrorCode.fenced_leader_epoch else ErrorCode.snapshot_not_found
-    assert story(wanted, Piece(other), leads=leads) == f"error {int(other)}, not {int(must)}"
+    assert explanation(wanted, Piece(other), leads=leads) == f"error {int(other)}, not {int(must)}"
 
 
 @pytest.mark.clause("S-9")
 def test_damaged_bytes_are_not_served() -> None:
-    assert story(REQUEST, Piece(ErrorCode.kafka_storage_error)) == ""
-    assert story(REQUEST, Piece(ErrorCode.snapshot_not_found)) == "error 98, not 0"
+    assert explanation(REQUEST, Piece(ErrorCode.kafka_storage_error)) == ""
+    assert explanation(REQUEST, Piece(ErrorCode.snapshot_not_found)) == "error 98, not 0"

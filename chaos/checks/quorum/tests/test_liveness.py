@@ -86,8 +86,8 @@ class Voter:
         self.happens(TimerFired(1), Send(0, Channel.RAFT, 1, key, 1, body, Tag(key, 1, ""), 1000, ""))
 
     @property
-    def stories(self) -> str:
-        return " ".join(each.story for check in (self.leads, self.seeks, self.cuts) for each in check.violations)
+    def explanations(self) -> str:
+        return " ".join(each.explanation for check in (self.leads, self.seeks, self.cuts) for each in check.violations)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_leader_without_a_majority_resigns_in_time(voter: Voter, contact: str) -
         if contact != "none":
             sender = {"an observer": 4, "itself": 1}.get(contact, 2)
             voter.is_fetched(sender, 4 if contact == "of an older epoch" else 5)
-    assert ("still leads" in voter.stories) is (contact != "one voter"), voter.stories
+    assert ("still leads" in voter.explanations) is (contact != "one voter"), voter.explanations
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -112,13 +112,13 @@ def test_leader_that_was_paused_resigns_later(voter: Voter, paused: bool) -> Non
     voter.sees(1)
     if paused:
         voter.fault_times.node(1, KEEPS_US)
-    assert bool(voter.passes(2 * KEEPS_US - STEP_US).stories) is not paused
+    assert bool(voter.passes(2 * KEEPS_US - STEP_US).explanations) is not paused
 
 
 def test_leader_that_resigned_in_time_is_right(voter: Voter) -> None:
     voter.sees(1)
     voter.passes(KEEPS_US - STEP_US).sees(-1)
-    assert not voter.passes(LEADERLESS_US - STEP_US).stories
+    assert not voter.passes(LEADERLESS_US - STEP_US).explanations
 
 
 @pytest.mark.clause("T-7")
@@ -130,7 +130,7 @@ def test_voter_without_known_leader_seeks_votes(voter: Voter, sought: bool) -> N
         voter.passes(LEADERLESS_US - STEP_US)
         if sought:
             voter.sends(VOTE, vote(Vote("c", 0, 1, 5, OffsetAndEpoch(20, 5), pre_vote=True)))
-    assert ("has not sought votes" in voter.stories) is not sought
+    assert ("has not sought votes" in voter.explanations) is not sought
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_voter_without_contact_from_leader_seeks_votes(voter: Voter, contact: st
             voter.happens(PeerReply(0, Channel.RAFT, 1, refused))
         elif contact == "an announcement":
             voter.happens(Request(1, 1, BEGIN, 1, "", begin_epoch("c", 1, 0, 5), Tag(BEGIN, 1, "")))
-    assert ("has not sought votes" not in voter.stories) is right
+    assert ("has not sought votes" not in voter.explanations) is right
 
 
 @pytest.mark.parametrize("event", ["voted", "epoch", "paused", "nothing"])
@@ -160,7 +160,7 @@ def test_vote_or_a_new_epoch_delays_the_next_election(voter: Voter, event: str) 
         voter.sees(-1, 6)
     elif event == "paused":
         voter.fault_times.node(1, voter.at_us)
-    assert bool(voter.passes(LEADERLESS_US - STEP_US).stories) is (event == "nothing")
+    assert bool(voter.passes(LEADERLESS_US - STEP_US).explanations) is (event == "nothing")
 
 
 LOG = {0: (0, 9, 2), 10: (10, 14, 4), 15: (15, 19, 5)}
@@ -189,7 +189,7 @@ def test_log_is_cut_where_it_diverges(voter: Voter, epoch: int, end: int, cut_to
     voter.sees(0)
     voter.member.batches = {base: BatchIdentity(base, of, 0, last, False) for base, (_, last, of) in LOG.items()}
     voter.gets(Diverging(OffsetAndEpoch(end, epoch)), cut_to=cut_to)
-    assert ("cuts its log" not in voter.stories) is right, voter.stories
+    assert ("cuts its log" not in voter.explanations) is right, voter.explanations
 
 
 @pytest.mark.parametrize("moves", [True, False])
@@ -197,7 +197,7 @@ def test_follower_gets_past_a_divergence(voter: Voter, moves: bool) -> None:
     for each in range(MAX_REPEATED):
         voter.sees(0, end=20 - each if moves else 20)
         voter.gets(Diverging(OffsetAndEpoch(12, 4)))
-    assert ("times in a row" not in voter.stories) is moves
+    assert ("times in a row" not in voter.explanations) is moves
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ class Voter:
         self.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
         effect = Send(0, Channel.RAFT, 1, FETCH, 1, fetch("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, "")
         self.fetches.acted(0, self.node, None, (effect,))
-        return " ".join(each.story for each in self.fetches.violations)
+        return " ".join(each.explanation for each in self.fetches.violations)
 
     def fetch_violation(
         self,
@@ -118,7 +118,7 @@ class Voter:
         response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
         tag, check = Tag(FETCH, 1, ""), MetadataFetchResponses(self.context)
         check.acted(0, self.node, Request(1, 1, FETCH, 1, "", request, tag), (Reply(1, 1, FETCH, 1, response, tag),))
-        return " ".join(each.story for each in check.violations)
+        return " ".join(each.explanation for each in check.violations)
 
     def broken(self) -> list[str]:
         return [check.guarantee for check in (self.epochs, self.votes) if check.violations]
@@ -217,9 +217,9 @@ def test_voter_fetches_from_the_durable_end_of_its_log(
     voter.disk.append(log, [b"end"])
     if synced:
         voter.disk.make_durable(log)
-    stories = voter.fetch(end)
-    assert words in stories
-    assert bool(words) is bool(stories)
+    explanations = voter.fetch(end)
+    assert words in explanations
+    assert bool(words) is bool(explanations)
 
 
 @pytest.mark.clause("S-9")
@@ -309,8 +309,8 @@ def test_follower_high_watermark_does_not_exceed_leader_s(offset: int, led: bool
         high_watermarks(quorum).acted(quorum.now_us, quorum.nodes[0].node, None, [noted])
         quorum.nodes[0].is_leader = False
     quorum.commit(offset, 3)
-    story = [each.story for check in quorum.checks for each in check.violations]
-    assert any("no leader up to that epoch" in each for each in story) is not right
+    explanation = [each.explanation for check in quorum.checks for each in check.violations]
+    assert any("no leader up to that epoch" in each for each in explanation) is not right
 
 
 @pytest.mark.clause("T-7")

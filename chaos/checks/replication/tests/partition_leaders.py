@@ -60,8 +60,8 @@ class Leader:
         self.cluster.now_us += 1
         self.cluster.view.observe(self.cluster.now_us, 0, self.node)
 
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 class Proposer(Leader):
@@ -106,5 +106,5 @@ class Proposer(Leader):
         body = alter_partition_response(TOPIC_ID, error=error, partition_epoch=partition_epoch)
         self.happens(PeerReply(1, Channel.CONTROLLER, 5, body))
 
-    def stories(self) -> list[str]:
-        return [each.story for each in self.proposals.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.proposals.violations]

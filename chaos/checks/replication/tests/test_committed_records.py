@@ -352,9 +352,9 @@ def test_leader_with_late_metadata_counts_its_isr_by_the_minimum_that_holds_with
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
     cluster.acknowledge(3)
-    stories = [each.story for each in cluster.acked.violations]
-    assert bool(stories) == (isr_known != (0,))
-    assert all("by its metadata (0, 1) are in sync, and at least 1 must hold it" in each for each in stories)
+    explanations = [each.explanation for each in cluster.acked.violations]
+    assert bool(explanations) == (isr_known != (0,))
+    assert all("by its metadata (0, 1) are in sync, and at least 1 must hold it" in each for each in explanations)
 
 
 @pytest.mark.clause("F-22")
@@ -363,10 +363,10 @@ def test_high_watermark_waits_for_the_requests_of_all_in_sync_replicas(cluster: 
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
     leader.fetch(2, 4, moves_to=4)
-    assert leader.stories() == []
+    assert leader.explanations() == []
     cluster.append(batch(4, 0))
     leader.fetch(1, 5, moves_to=5)
-    assert leader.stories() == [
+    assert leader.explanations() == [
         "t-0: leader 0 of epoch 0 moved its high watermark to 5, and replica 2 has requested only 4 (F-22)"
     ]
 
@@ -377,7 +377,7 @@ def test_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
     leader.fetch(2, 4, counted=False, error=ErrorCode.fenced_leader_epoch, moves_to=4)
-    assert [each for each in leader.stories() if "replica 2 has requested only 3" in each]
+    assert [each for each in leader.explanations() if "replica 2 has requested only 3" in each]
 
 
 @pytest.mark.clause("F-22")
@@ -385,16 +385,16 @@ def test_high_watermark_that_does_not_follow_the_last_request_is_a_violation(clu
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
-    assert leader.stories() == []
+    assert leader.explanations() == []
     leader.fetch(2, 4)
-    assert ["high watermark at 3" in each for each in leader.stories()] == [True]
+    assert ["high watermark at 3" in each for each in leader.explanations()] == [True]
 
 
 def test_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4, counted=False)
-    assert ["counts replica 1 as far as 3" in each for each in leader.stories()] == [True]
+    assert ["counts replica 1 as far as 3" in each for each in leader.explanations()] == [True]
 
 
 @pytest.mark.clause("F-22")
@@ -410,7 +410,7 @@ def test_leader_keeps_the_progress_of_followers_into_the_next_epoch_only(
     leader.led.leader_epoch = epoch
     leader.moves(3)
     leader.fetch(2, 4, moves_to=4)
-    assert bool(leader.stories()) == (not knows)
+    assert bool(leader.explanations()) == (not knows)
 
 
 @pytest.mark.clause("E-2")
@@ -420,7 +420,7 @@ def test_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: Clu
     cluster.change(isr=(0,))
     leader.node.broker.quorum_node.loader.image = cluster.image()
     leader.moves(4)
-    assert ["only (0,) are in sync, of at least 2" in each for each in leader.stories()] == [True]
+    assert ["only (0,) are in sync, of at least 2" in each for each in leader.explanations()] == [True]
 
 
 def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> None:
@@ -429,11 +429,11 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
     leader.fetch(1, 4)
     leader.brokers[1] = broker_image(1, broker_epoch=8)
     leader.fetch(2, 4, moves_to=4)
-    assert ["registered in epoch 8" in each for each in leader.stories()] == [True]
+    assert ["registered in epoch 8" in each for each in leader.explanations()] == [True]
 
 
 @pytest.mark.parametrize(
-    ("fields", "story"),
+    ("fields", "explanation"),
     [
         ({}, ""),
         ({"fetch_offset": 2}, "fetches from 2"),
@@ -443,14 +443,14 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
         ({"last_fetched_epoch": 1}, "names last epoch 1"),
     ],
 )
-def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], story: str) -> None:
+def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], explanation: str) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
     node = cluster.node(1)
     right = FetchPartition(0, 3, 1, current_leader_epoch=0, last_fetched_epoch=0, log_start_offset=0)
     topics = [FetchTopic("t", TOPIC_ID, [replace(right, **fields)])]
     body = FetchRequest(1, topics=topics)
     check.acted(0, node, None, [Send(0, Channel.REPLICA, 1, 1, 17, body, Tag(1, 17, "f"), 1000, "f")])
-    assert [story in each.story for each in check.violations] == ([True] if story else [])
+    assert [explanation in each.explanation for each in check.violations] == ([True] if explanation else [])
 
 
 def test_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:
@@ -539,9 +539,9 @@ def test_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_watermar
 @pytest.mark.parametrize(("counted", "right"), [(3, False), (-1, True)])
 def test_new_leader_has_no_follower_progress(cluster: Cluster, counted: int, *, right: bool) -> None:
     leader = Leader(cluster)
-    assert not leader.stories()
+    assert not leader.explanations()
     cluster.epochs[0] = leader.led.leader_epoch = 2  # Another node led in epoch 1.
     for state in leader.states.values():
         state.log_end_offset = counted
     leader.moves(0)
-    assert (not leader.stories()) is right
+    assert (not leader.explanations()) is right

@@ -68,7 +68,7 @@ class Deletions:
         topic = DeleteRecordsTopicResult(name=TopicName("t"), partitions=(result,))
         body = DeleteRecordsResponse(throttle_time=milliseconds(0), topics=(topic,))
         self.happens(object(), Reply(9, 1, ApiKey.DELETE_RECORDS, 2, body, TAG))
-        return [each.story for each in self.check.violations]
+        return [each.explanation for each in self.check.violations]
 
     def fenced(self, replica: int) -> None:
         brokers = {**self.leader.brokers, replica: broker_image(replica, broker_epoch=7, fenced=True)}
@@ -92,16 +92,16 @@ def test_timeout_is_late_once_all_live_replicas_begin_there(deletions: Deletions
     deletions.requests()
     deletions.begins(1, 2)
     deletions.begins(2, 2)
-    (story,) = deletions.responds(TIMED_OUT)
-    assert "timed out" in story
+    (explanation,) = deletions.responds(TIMED_OUT)
+    assert "timed out" in explanation
 
 
 def test_replica_that_is_down_holds_up_no_response(deletions: Deletions) -> None:
     deletions.fenced(2)
     deletions.requests()
     deletions.begins(1, 2)
-    (story,) = deletions.responds(TIMED_OUT)
-    assert "all live replicas begin there" in story
+    (explanation,) = deletions.responds(TIMED_OUT)
+    assert "all live replicas begin there" in explanation
 
 
 @pytest.mark.parametrize("begins_at", [0, 1, None])
@@ -124,8 +124,8 @@ def test_response_is_early_while_a_live_replica_begins_earlier(deletions: Deleti
     deletions.requests()
     deletions.begins(1, 2)
     deletions.begins(2, 1)
-    (story,) = deletions.responds(ErrorCode.none)
-    assert "replicas [2]" in story
+    (explanation,) = deletions.responds(ErrorCode.none)
+    assert "replicas [2]" in explanation
 
 
 def test_fetch_of_an_earlier_leader_epoch_shows_nothing(deletions: Deletions) -> None:

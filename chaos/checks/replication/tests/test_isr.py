@@ -116,7 +116,7 @@ def test_eligible_replica_may_have_been_in_sync_between_two_published_states(clu
     if skips:
         cluster.state = replace(cluster.state, partition_epoch=cluster.state.partition_epoch + 1)
     cluster.change(elr=(1,))
-    found = ["it registered after an unclean shutdown" in each.story for each in check.violations]
+    found = ["it registered after an unclean shutdown" in each.explanation for each in check.violations]
     assert found == ([] if skips else [True])
 
 
@@ -135,11 +135,11 @@ def test_eligible_leaders_that_a_change_of_the_minimum_cleared_are_judged_no_mor
 def test_replica_joins_when_it_has_requested_the_high_watermark(cluster: Cluster) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
-    assert proposer.stories() == []
+    assert proposer.explanations() == []
     proposer = Proposer(in_order())
     proposer.led.log.high_watermark = 4
     proposer.proposes((0, 1, 2))
-    assert ["replica 2 has requested 3" in each for each in proposer.stories()] == [True]
+    assert ["replica 2 has requested 3" in each for each in proposer.explanations()] == [True]
 
 
 @pytest.mark.parametrize(("moves_to", "is_red"), [(4, False), (5, True)])
@@ -154,7 +154,7 @@ def test_high_watermark_may_move_before_its_event_appends(cluster: Cluster, move
     log.held.append(batch(4, 0))
     log.unsynced = 2
     leader.fetch(2, moves_to, moves_to=moves_to)
-    assert any("synced up to 3" in each for each in leader.stories()) is is_red
+    assert any("synced up to 3" in each for each in leader.explanations()) is is_red
 
 
 @pytest.mark.parametrize(("began_at", "is_red"), [(3, False), (4, True)])
@@ -167,20 +167,20 @@ def test_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at
     log.epochs.beyond = began_at - len(log.held)
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
-    stories = proposer.stories()
-    assert bool(stories) is is_red
-    assert all(f"its epoch began at {began_at}" in each for each in stories)
+    explanations = proposer.explanations()
+    assert bool(explanations) is is_red
+    assert all(f"its epoch began at {began_at}" in each for each in explanations)
 
 
 @pytest.mark.parametrize(
-    ("fields", "story"), [({"partition_epoch": 0}, "partition epoch 0"), ({"broker_epoch": 8}, "with epoch 8")]
+    ("fields", "explanation"), [({"partition_epoch": 0}, "partition epoch 0"), ({"broker_epoch": 8}, "with epoch 8")]
 )
 def test_proposal_names_the_epochs_of_the_leaders_metadata(
-    cluster: Cluster, fields: dict[str, int], story: str
+    cluster: Cluster, fields: dict[str, int], explanation: str
 ) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2), **fields)
-    assert [story in each for each in proposer.stories()] == [True]
+    assert [explanation in each for each in proposer.explanations()] == [True]
 
 
 @pytest.mark.clause("F-22")
@@ -189,7 +189,7 @@ def test_only_a_replica_that_lags_leaves(cluster: Cluster, *, lags: bool) -> Non
     proposer = Proposer(cluster)
     cluster.now_us += 1_000_001 if lags else 1_000_000 - 10
     proposer.proposes((0,))
-    assert bool(proposer.stories()) == (not lags)
+    assert bool(proposer.explanations()) == (not lags)
 
 
 @pytest.mark.clause("F-22")
@@ -207,9 +207,9 @@ def test_replica_that_joins_behind_the_end_may_leave_at_once(
     proposer.fetch(2, fetched)
     proposer.commits((0, 1, 2))
     proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
-    stories = proposer.stories()
-    assert bool(stories) is not may_leave
-    assert all("replica 2 has never been behind" in each for each in stories)
+    explanations = proposer.explanations()
+    assert bool(explanations) is not may_leave
+    assert all("replica 2 has never been behind" in each for each in explanations)
 
 
 @pytest.mark.clause("F-22")
@@ -226,9 +226,9 @@ def test_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
     cluster.change(leader_epoch=1)
     proposer.commits((0, 1, 2))
     proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch, leader_epoch=1)
-    stories = proposer.stories()
-    assert bool(stories) is not may_leave
-    assert all("replica 2 has never been behind" in each for each in stories)
+    explanations = proposer.explanations()
+    assert bool(explanations) is not may_leave
+    assert all("replica 2 has never been behind" in each for each in explanations)
 
 
 @pytest.mark.clause("F-22")
@@ -250,7 +250,7 @@ def test_replica_at_rest_has_caught_up_with_each_request(
     proposer.fetch(1, 3, topics=[], **session)
     cluster.append(batch(3, 0), to=(0,))
     proposer.proposes((0,))
-    assert ["never been behind" in each for each in proposer.stories()] == ([True] if was_there else [])
+    assert ["never been behind" in each for each in proposer.explanations()] == ([True] if was_there else [])
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, ma
     proposer.proposes((0, 1, 2))
     proposer.led.followers.isr = (0, 1)
     proposer.gets_response(error)
-    assert bool(proposer.stories()) == (not may_end)
+    assert bool(proposer.explanations()) == (not may_end)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_refusal_settles_a_proposal_unless_its_channel_broke(
     proposer.happens(PeerDown(peer, channel))
     proposer.led.followers.isr = (0, 1)
     proposer.gets_response(107)
-    assert bool(proposer.stories()) == (not may_end)
+    assert bool(proposer.explanations()) == (not may_end)
 
 
 @pytest.mark.parametrize("elected", [0, 1])
@@ -294,7 +294,7 @@ def test_active_controller_settles_its_own_proposals_without_a_message(cluster: 
     proposer.proposals.trace(note_row(cluster.now_us, elected, "leader_elected", epoch=3))
     proposer.led.followers.isr = (0, 1)
     proposer.happens(PeerDown(1, Channel.CONTROLLER))
-    assert bool(proposer.stories()) == (elected != 0)
+    assert bool(proposer.explanations()) == (elected != 0)
 
 
 @pytest.mark.parametrize(("partition_epoch", "may_accept"), [(0, False), (1, True), (2, True), (3, False)])
@@ -304,9 +304,9 @@ def test_proposal_is_accepted_in_the_partition_epoch_that_it_names(
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.gets_response(0, partition_epoch)
-    stories = proposer.stories()
-    assert bool(stories) is not may_accept
-    assert all("the controller accepted" in each for each in stories)
+    explanations = proposer.explanations()
+    assert bool(explanations) is not may_accept
+    assert all("the controller accepted" in each for each in explanations)
 
 
 def test_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
@@ -315,7 +315,7 @@ def test_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
     proposer.commits((0, 1))
     proposer.led.followers.isr = (0, 1)
     proposer.happens(PeerDown(1, Channel.CONTROLLER))
-    assert proposer.stories() == []
+    assert proposer.explanations() == []
 
 
 @pytest.mark.clause("F-22")
@@ -485,13 +485,13 @@ def image(configs: Configs, *, level: int = 1, **partition: Any) -> MetadataImag
     return MetadataImage(features={FEATURE: level}, topics={"t": topic}, configs=configs)
 
 
-def stories(*images: MetadataImage) -> list[str]:
+def explanations(*images: MetadataImage) -> list[str]:
     check = MinIsrKept(check_context())
     for number, each in enumerate(images):
         node = StubNode(StubBroker(controller=StubImages(each))).as_node()
         event = None if number == 0 else TimerFired(1)
         check.inspect(number, 0, node, event, False)
-    return [each.story for each in check.violations]
+    return [each.explanation for each in check.violations]
 
 
 def of_cluster(value: str = "2", **own: str) -> Configs:
@@ -500,20 +500,20 @@ def of_cluster(value: str = "2", **own: str) -> Configs:
 
 @pytest.mark.clause("E-8")
 def test_cluster_must_have_a_minimum_and_no_broker_its_own() -> None:
-    assert stories(image(of_cluster())) == []
-    assert stories(image({}, level=0)) == []
-    assert stories(image({})) == [f"node-0 published metadata in which the cluster has no {MIN_ISR}"]
+    assert explanations(image(of_cluster())) == []
+    assert explanations(image({}, level=0)) == []
+    assert explanations(image({})) == [f"node-0 published metadata in which the cluster has no {MIN_ISR}"]
     own = {**of_cluster(), BROKER: {MIN_ISR: "1"}}
-    assert stories(image(own)) == [f"node-0 published metadata in which broker 1 has its own {MIN_ISR}"]
+    assert explanations(image(own)) == [f"node-0 published metadata in which broker 1 has its own {MIN_ISR}"]
 
 
 @pytest.mark.clause("E-8")
 @pytest.mark.parametrize("after", [of_cluster("1"), {CLUSTER: {MIN_ISR: "2"}, TOPIC: {MIN_ISR: "1"}}])
 def test_change_clears_the_eligible_replicas(after: Configs) -> None:
     before = image(of_cluster(), elr=(1,))
-    (story,) = stories(before, image(after, elr=(1,)))
-    assert "t-0 kept the eligible leader replicas (1,)" in story
-    assert stories(before, image(after, partition_epoch=2)) == []
-    assert stories(before, image(after, elr=(1,), partition_epoch=3)) == [], "it changed again since"
-    assert stories(image(of_cluster(), elr=(1,), isr=()), image(after, elr=(1,), isr=())) == []
-    assert stories(before, image(dict(of_cluster()), elr=(1,))) == [], "the value is the same"
+    (explanation,) = explanations(before, image(after, elr=(1,)))
+    assert "t-0 kept the eligible leader replicas (1,)" in explanation
+    assert explanations(before, image(after, partition_epoch=2)) == []
+    assert explanations(before, image(after, elr=(1,), partition_epoch=3)) == [], "it changed again since"
+    assert explanations(image(of_cluster(), elr=(1,), isr=()), image(after, elr=(1,), isr=())) == []
+    assert explanations(before, image(dict(of_cluster()), elr=(1,))) == [], "the value is the same"

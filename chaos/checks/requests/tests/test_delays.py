@@ -101,8 +101,8 @@ class CheckedNode:
         self.act(at_us, TimerFired(1), reply._replace(**changes))
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 FETCH = body(max_wait_ms=500)
@@ -132,7 +132,7 @@ def test_response_comes_within_the_limit_of_its_request(api_key: int, sent: Any,
     for late_us in (0, 1):
         world = CheckedNode()
         world.reply(limit_us + SLICES_US + late_us, world.request(0, api_key, sent))
-        assert bool(world.stories) is bool(late_us)
+        assert bool(world.explanations) is bool(late_us)
         assert world.check.evidence == 1
 
 
@@ -142,8 +142,8 @@ def test_request_without_a_response_is_found_once() -> None:
     for scan in range(1, 9):
         world.act(scan * SCAN_US, TimerFired(1))
     world.reply(20 * SECOND_US, request)
-    (story,) = world.stories
-    assert story == (
+    (explanation,) = world.explanations
+    assert explanation == (
         "node 0 has not responded to Fetch v1 (correlation ID 7) of 'a-client' on connection 3, which came at 0 us "
         "after 1250 ms, although no fault affected it for 1250 ms and max_wait_ms allows 500 ms"
     )
@@ -153,7 +153,7 @@ def test_remote_tier_has_time_of_its_own() -> None:
     for config, is_late in ((CONFIG, True), (TIERED, False)):
         world = CheckedNode(config)
         world.reply(1_200_000 + SLICES_US, world.request(0, ApiKey.FETCH, FETCH))
-        assert bool(world.stories) is is_late
+        assert bool(world.explanations) is is_late
 
 
 def test_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
@@ -164,7 +164,7 @@ def test_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
             member = body(group_id=each, rebalance_timeout=timedelta(seconds=seconds), session_timeout=timedelta(0))
             world.reply(0, world.request(0, ApiKey.JOIN_GROUP, member))
         world.reply(limit_us + SLICES_US + late_us, world.request(0, ApiKey.SYNC_GROUP, body(group_id=group)))
-        assert bool(world.stories) is (bool(late_us) or group == "other")
+        assert bool(world.explanations) is (bool(late_us) or group == "other")
 
 
 def test_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
@@ -173,7 +173,7 @@ def test_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
         request = world.request(0, ApiKey.METADATA, body())
         world.fault_times.node(0, 3 * SECOND_US)
         world.reply(3 * SECOND_US + SLICES_US + late_us, request)
-        assert bool(world.stories) is bool(late_us)
+        assert bool(world.explanations) is bool(late_us)
 
 
 def test_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
@@ -182,29 +182,29 @@ def test_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
         request = world.request(0, api_key, body())
         world.fault_times.link(1, 2, 3 * SECOND_US)
         world.reply(8 * SECOND_US, request)
-        assert bool(world.stories) is (api_key == ApiKey.METADATA)
+        assert bool(world.explanations) is (api_key == ApiKey.METADATA)
 
 
 def test_request_has_exactly_one_response() -> None:
     world = CheckedNode()
     request = world.request(0, ApiKey.METADATA, body())
     world.reply(1, request)
-    assert not world.stories
+    assert not world.explanations
     world.reply(2, request)
-    assert world.stories == ["node 0 sent Metadata v1 (correlation ID 7) on connection 3 without a request"]
+    assert world.explanations == ["node 0 sent Metadata v1 (correlation ID 7) on connection 3 without a request"]
 
 
 @pytest.mark.parametrize("changes", [{"api_key": ApiKey.PRODUCE}, {"api_version": 2}, {"correlation_id": 8}])
 def test_response_fits_its_request(changes: dict[str, Any]) -> None:
     world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.METADATA, body()), **changes)
-    assert world.stories
+    assert world.explanations
 
 
 def test_version_of_api_versions_that_is_not_served_gets_version_0() -> None:
     world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.API_VERSIONS, None, version=99), api_version=0)
-    assert not world.stories
+    assert not world.explanations
 
 
 def test_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
@@ -217,7 +217,7 @@ def test_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
             world.node = world.new_node(CONFIG)
             world.act(1, None)
         world.act(9 * SECOND_US, TimerFired(1))
-        assert not world.stories
+        assert not world.explanations
 
 
 def test_shutdown_ends_no_request() -> None:
@@ -225,7 +225,7 @@ def test_shutdown_ends_no_request() -> None:
     request = world.request(0, ApiKey.METADATA, body())
     world.act(1, None)
     world.reply(2, request)
-    assert not world.stories
+    assert not world.explanations
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_node_closes_only_connections_whose_requests_it_does_not_serve(
     world.node.ready = ready
     world.request(0, api_key, sent, version)
     world.act(1, TimerFired(1), Close(3, "no reason"))
-    assert (not world.stories) is right
+    assert (not world.explanations) is right
 
 
 def test_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
@@ -271,7 +271,7 @@ def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: 
         request = world.request(0, ApiKey.OFFSET_FETCH, sent)
         log.log_end_offset = 9  # What comes later holds nothing up.
         world.reply(waits_us + SLICES_US + late_us, request)
-        assert bool(world.stories) is bool(late_us)
+        assert bool(world.explanations) is bool(late_us)
 
 
 @pytest.mark.parametrize("sent", OFFSET_FETCHES)
@@ -284,7 +284,7 @@ def test_no_offset_fetch_waits_at_a_node_that_coordinates_its_group_no_more(sent
             world.resign()
         for second in (1, 2, 3):
             world.act(second * SECOND_US, TimerFired(1))
-        assert bool(world.stories) is resigned
+        assert bool(world.explanations) is resigned
 
 
 LONG = body(timeout_ms=60_000, transactional_id=None, acks=-1, topics=[HOT])
@@ -312,7 +312,7 @@ def test_no_request_waits_at_node_after_losing_its_role(api_key: int, sent: Any,
         world.fault_times.node(0, paused_us)
         for second in (1, 2, 3):
             world.act(second * SECOND_US, TimerFired(1))
-        assert (not world.stories) is right
+        assert (not world.explanations) is right
 
 
 def test_batch_of_a_transaction_may_wait_for_its_verification() -> None:
@@ -322,7 +322,7 @@ def test_batch_of_a_transaction_may_wait_for_its_verification() -> None:
     verified_s = 2 * CONFIG.request_timeout_ms // 1000
     for second in range(1, verified_s + 3):
         world.act(second * SECOND_US, TimerFired(1))
-        assert (not world.stories) is (second <= verified_s + 1)
+        assert (not world.explanations) is (second <= verified_s + 1)
 
 
 def test_role_lost_between_two_observations_is_no_evidence() -> None:
@@ -332,7 +332,7 @@ def test_role_lost_between_two_observations_is_no_evidence() -> None:
     for second in range(1, 9):
         world.node.broker.partitions.by_name = dict(by_name) if second % 2 else {}
         world.act(second * SECOND_US, TimerFired(1))
-    assert not world.stories
+    assert not world.explanations
 
 
 def test_request_does_not_time_out_before_its_timeout() -> None:
@@ -341,7 +341,7 @@ def test_request_does_not_time_out_before_its_timeout() -> None:
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
         response = body(responses=[body(partitions=[body(error_code=0), body(error_code=error)])])
         world.reply(1_500_000 - early_us, request, body=response)
-        assert bool(world.stories) is (early_us == 1 and error == 7)
+        assert bool(world.explanations) is (early_us == 1 and error == 7)
 
 
 def test_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
@@ -353,7 +353,7 @@ def test_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
         world.reply(
             1_500_000, request, body=body(responses=[body(partitions=[body(error_code=ErrorCode.request_timed_out)])])
         )
-        assert (not world.stories) is leads
+        assert (not world.explanations) is leads
 
 
 SESSION_US = 5 * SECOND_US

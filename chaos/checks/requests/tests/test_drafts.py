@@ -63,22 +63,22 @@ RESPONSE = FetchResponse(
 )
 
 
-def stories(times: int = 1) -> list[str]:
+def explanations(times: int = 1) -> list[str]:
     check = DraftLayout(check_context())
     node = StubNode().as_node()
     tag = Tag(ApiKey.FETCH, DRAFT, "me")
     request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", REQUEST, tag)
     for _ in range(times):
         check.acted(0, node, request, [Reply(1, 8, ApiKey.FETCH, DRAFT, RESPONSE, tag)])
-    return [each.story for each in check.violations]
+    return [each.explanation for each in check.violations]
 
 
 @pytest.mark.clause("D-1", "G-12")
 def test_draft_response_in_another_layout_is_a_violation() -> None:
-    assert stories() == []
+    assert explanations() == []
     with applied(by_name("flags_before_the_session_id")):
-        (story,) = stories()
-    assert "response of API 1: response.session_id is" in story
+        (explanation,) = explanations()
+    assert "response of API 1: response.session_id is" in explanation
 
 
 @pytest.mark.clause("G-12")
@@ -89,7 +89,7 @@ def test_partner_is_undone_with_its_mutant() -> None:
         by_name(mutant.partner.name)
     with applied(mutant):
         pass
-    assert stories() == []
+    assert explanations() == []
 
 
 @pytest.mark.clause("D-1")
@@ -154,7 +154,7 @@ def reported(*bodies: ApiVersionsResponse, version: int = 3, keeps_epoch: bool =
     node = StubNode(StubBroker(config=config)).as_node()
     for body in bodies:
         check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
-    return [each.story.removeprefix("node-0 sent me ") for each in check.violations]
+    return [each.explanation.removeprefix("node-0 sent me ") for each in check.violations]
 
 
 @pytest.mark.clause("D-3")

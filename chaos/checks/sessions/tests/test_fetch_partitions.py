@@ -119,8 +119,8 @@ class CheckedNode:
         self.check.fetched(0, fetch)
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story.partition(": ")[2] for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation.partition(": ")[2] for each in self.check.violations]
 
 
 def wanted(offset: int = 8, **fields: Any) -> WantedPartition:
@@ -137,11 +137,11 @@ def node() -> CheckedNode:
 def test_full_response_has_each_partition_once(node: CheckedNode) -> None:
     request = node.request({T0: wanted(), T1: wanted()}, incremental=False)
     node.respond(request, node.line(0), node.line(1))
-    assert node.stories == []
+    assert node.explanations == []
     node.respond(request, node.line(0))
-    assert node.stories == ["t-1 is missing in a full response"]
+    assert node.explanations == ["t-1 is missing in a full response"]
     node.respond(request, node.line(0), node.line(1), node.line(1))
-    assert node.stories[1:] == ["a partition is in it twice"]
+    assert node.explanations[1:] == ["a partition is in it twice"]
 
 
 @pytest.mark.clause("F-16")
@@ -168,7 +168,7 @@ def test_only_the_first_batch_may_exceed_a_limit(
         replace(request, max_bytes=max_bytes),
         *(node.line(index, records=BATCH * each) for index, each in enumerate(sizes)),
     )
-    assert (node.stories == []) is is_right
+    assert (node.explanations == []) is is_right
 
 
 @pytest.mark.clause("F-16")
@@ -176,7 +176,7 @@ def test_only_the_first_batch_may_exceed_a_limit(
 def test_followers_have_a_limit_of_their_own(node: CheckedNode, replica_id: int, is_right: bool) -> None:
     request = node.request({T0: wanted(5, max_bytes=1 << 30)}, max_bytes=1 << 30, replica_id=replica_id)
     node.respond(request, node.line(records=BATCH * (12_000 // SIZE)))
-    assert (node.stories == []) is is_right
+    assert (node.explanations == []) is is_right
 
 
 @pytest.mark.clause("F-13", "F-14")
@@ -209,7 +209,7 @@ def test_followers_have_a_limit_of_their_own(node: CheckedNode, replica_id: int,
 def test_error_is_that_of_the_state(node: CheckedNode, fields: dict[str, int], error: int, sent: int) -> None:
     data = node.line(records=BATCH) if not sent else PartitionData(0, sent, -1)
     node.respond(node.request({T0: wanted(**fields)}), data)
-    assert node.stories == ([] if sent == error else [f"t-0 has error {sent:d}, and its state gives {int(error)}"])
+    assert node.explanations == ([] if sent == error else [f"t-0 has error {sent:d}, and its state gives {int(error)}"])
 
 
 @pytest.mark.clause("F-13")
@@ -228,9 +228,9 @@ def test_partition_that_is_led_elsewhere_has_an_error_that_says_so(
 ) -> None:
     request = node.request({("t", index): wanted(leader_epoch=epoch)})
     for sent in (0, 1, 3, 6, 74, 75):
-        before = len(node.stories)
+        before = len(node.explanations)
         node.respond(request, PartitionData(index, sent, -1))
-        assert (len(node.stories) == before) is (sent in errors)
+        assert (len(node.explanations) == before) is (sent in errors)
 
 
 @pytest.mark.clause("F-13")
@@ -263,7 +263,7 @@ def test_consumer_is_sent_the_leader_and_its_address(
             0, CompletedFetch(node.node, "f", SESSION, node.session, request, False, {name: data}, reply)
         )
         is_judged = version >= 16 and replica_id < 0
-        assert (node.stories == []) is (is_right or not is_judged)
+        assert (node.explanations == []) is (is_right or not is_judged)
         node.check.violations.clear()
 
 
@@ -277,9 +277,9 @@ def test_diverging_epoch_is_the_last_that_both_logs_may_have(
 ) -> None:
     request = node.request({T0: wanted(offset, last_epoch=last_epoch)})
     for sent in (None, (0, 0), (1, 5), (1, 6), (3, 5)):
-        before = len(node.stories)
+        before = len(node.explanations)
         node.respond(request, node.line(diverging_epoch=None if sent is None else EpochEndOffset(*sent)))
-        assert (len(node.stories) == before) is (sent == end)
+        assert (len(node.explanations) == before) is (sent == end)
 
 
 @pytest.mark.clause("F-13", "F-14")
@@ -287,12 +287,12 @@ def test_diverging_epoch_is_the_last_that_both_logs_may_have(
 def test_offsets_are_those_before_or_after_the_event(node: CheckedNode, what: str) -> None:
     request, now = node.request({T0: wanted()}), getattr(node.log, what)
     node.respond(request, node.line())
-    assert node.stories == []
+    assert node.explanations == []
     for sent in (-1, now - 1, now + 1):
-        before = len(node.stories)
+        before = len(node.explanations)
         node.respond(request, node.line(**{what: sent}))
-        assert len(node.stories) == before + 1
-        assert what in node.stories[-1]
+        assert len(node.explanations) == before + 1
+        assert what in node.explanations[-1]
 
 
 @pytest.mark.clause("F-14")
@@ -303,9 +303,9 @@ def test_response_may_be_older_than_the_last_change_of_its_event() -> None:
     request = node.request({T0: wanted()})
     node.respond(request, node.line())
     node.respond(request, node.line(high_watermark=9))
-    assert node.stories == []
+    assert node.explanations == []
     node.respond(request, node.line(high_watermark=7))
-    assert len(node.stories) == 1
+    assert len(node.explanations) == 1
 
 
 @dataclass
@@ -342,7 +342,7 @@ class CachingNode(CheckedNode):
 
     def serve(self, request: PendingFetch | None = None) -> list[str]:
         self.respond(request or self.request({T0: wanted(), T1: wanted()}), self.line(0))
-        return self.stories
+        return self.explanations
 
 
 @pytest.mark.clause("F-13", "G-8")
@@ -366,8 +366,8 @@ def test_session_that_caches_what_was_requested_and_sent_is_right() -> None:
 def test_each_field_of_a_cached_partition_is_compared(field: str) -> None:
     node = CachingNode()
     setattr(node.cached.partitions[T0], field, 9)
-    (story,) = node.serve()
-    assert "9" in story
+    (explanation,) = node.serve()
+    assert "9" in explanation
 
 
 @pytest.mark.clause("F-14")
@@ -377,10 +377,10 @@ def test_after_an_error_nothing_counts_as_sent() -> None:
     error = PartitionData(0, ErrorCode.offset_moved_to_tiered_storage, 8, 7, 2)
     node.cached.partitions[T0] = StubCachedPartition(sent_high_watermark=-1, sent_log_start_offset=-1)
     node.respond(request, error)
-    assert node.stories == []
+    assert node.explanations == []
     node.cached.partitions[T0] = StubCachedPartition()
     node.respond(request, error)
-    assert node.stories == ["t-0: (8, 2) counts as sent last, and (-1, -1) was sent"]
+    assert node.explanations == ["t-0: (8, 2) counts as sent last, and (-1, -1) was sent"]
 
 
 @pytest.mark.clause("F-1", "F-3", "F-12", "F-19")
@@ -410,7 +410,7 @@ def test_number_of_the_first_revision_does_not_wrap() -> None:
     node.cached.epoch = 2**31
     request = node.request({T0: wanted(), T1: wanted()}, number=2**31 - 1, is_first=True)
     node.respond(request, node.line(0), version=FIRST_REVISION)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-13")

@@ -54,8 +54,8 @@ class Follower:
         self.check.acted(0, self.node, TimerFired(1), [send])
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story.partition(": ")[2] for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation.partition(": ")[2] for each in self.check.violations]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_request_naming_changed_partitions_is_right(follower: Follower) -> None:
     follower.fetch({1: 7})
     follower.fetch({}, forget=(1,))
     follower.fetch({})
-    assert follower.stories == []
+    assert follower.explanations == []
     assert follower.check.evidence == 4
 
 
@@ -80,11 +80,12 @@ def test_change_that_is_not_named_is_red_at_the_second_request(follower: Followe
     partition = follower.followed[b"", 1]
     setattr(partition if what == "leader_epoch" else partition.log, what, 4)
     follower.fetch({})
-    assert follower.stories == []
+    assert follower.explanations == []
     follower.fetch({})
-    assert len(follower.stories) == 1
+    assert len(follower.explanations) == 1
     assert (
-        "t-1 is not named, though its entry (offset 5, log start 0, leader epoch 3) has changed" in follower.stories[0]
+        "t-1 is not named, though its entry (offset 5, log start 0, leader epoch 3) has changed"
+        in follower.explanations[0]
     )
 
 
@@ -94,7 +95,7 @@ def test_partition_that_another_node_leads_now_need_not_be_named(follower: Follo
     follower.followed[b"", 1].followed_leader = 3
     for _ in range(3):
         follower.fetch({})
-    assert follower.stories == []
+    assert follower.explanations == []
 
 
 @pytest.mark.clause("F-12", "G-13")
@@ -102,7 +103,7 @@ def test_partition_that_another_node_leads_now_need_not_be_named(follower: Follo
 def test_partition_that_is_named_again_without_a_change_is_red(version: int) -> None:
     follower = Follower(version)
     follower.fetch({1: 5})
-    assert follower.stories == ["t-1 is named, and nothing has changed (F-12)"]
+    assert follower.explanations == ["t-1 is named, and nothing has changed (F-12)"]
 
 
 @pytest.mark.clause("G-3")
@@ -110,27 +111,27 @@ def test_request_that_is_sent_again_names_the_same(follower: Follower) -> None:
     follower.followed[b"", 1].log.log_end_offset = 7
     follower.fetch({1: 7})
     follower.fetch({1: 7}, number=1)
-    assert follower.stories == []
+    assert follower.explanations == []
     follower.fetch({1: 7}, number=2)
-    assert len(follower.stories) == 1
+    assert len(follower.explanations) == 1
 
 
 @pytest.mark.clause("F-5", "F-12")
 def test_full_request_and_a_new_process_begin_again(follower: Follower) -> None:
     follower.fetch({1: 5}, number=0)
-    assert follower.stories == []
+    assert follower.explanations == []
     follower.fetch({}, forget=(0,))
-    assert follower.stories == ["t-0 is forgotten, and was not in the session (F-12)"]
+    assert follower.explanations == ["t-0 is forgotten, and was not in the session (F-12)"]
     follower.node = follower.process()
     follower.fetch({1: 5})
-    assert len(follower.stories) == 1
+    assert len(follower.explanations) == 1
 
 
 @pytest.mark.clause("F-4")
 def test_fetch_outside_the_session_changes_nothing_in_it(follower: Follower) -> None:
     follower.fetch({}, number=-1)
     follower.fetch({}, forget=(0,), number=1)
-    assert follower.stories == []
+    assert follower.explanations == []
 
 
 @pytest.mark.clause("F-12")
@@ -138,4 +139,4 @@ def test_request_that_names_as_many_as_it_may_leaves_others_to_the_next(follower
     follower.followed[b"", 1].log.log_end_offset = 7
     for first in range(2, 1000, NAMES_AT_ONCE):
         follower.fetch(dict.fromkeys(range(first, first + NAMES_AT_ONCE), 0))
-    assert follower.stories == []
+    assert follower.explanations == []

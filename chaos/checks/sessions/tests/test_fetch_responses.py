@@ -82,8 +82,8 @@ class Talk:
             self.check.fetched(0, each)
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.mark.clause("F-15", "G-7")
@@ -92,7 +92,7 @@ def test_partition_that_is_skipped_now_and_then_does_not_starve() -> None:
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 9):
         talk.fetch(epoch, {}, {epoch % 2: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 @pytest.mark.clause("F-15", "G-7")
@@ -101,10 +101,10 @@ def test_partition_that_is_never_served_starves(version: int) -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
     talk.fetch(1, {}, {0: 5}, version=version)
-    assert talk.stories == []
+    assert talk.explanations == []
     talk.fetch(2, {}, {0: 5}, version=version)
-    assert len(talk.stories) == 1
-    assert "t-1 has data from 0 to 10" in talk.stories[0]
+    assert len(talk.explanations) == 1
+    assert "t-1 has data from 0 to 10" in talk.explanations[0]
 
 
 @pytest.mark.parametrize(("version", "by_id"), [(12, False), (13, True), (1000, False), (1001, True), (1002, False)])
@@ -121,7 +121,7 @@ def test_partition_emptied_by_cleaner_does_not_starve() -> None:
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 5):
         talk.fetch(epoch, {}, {0: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def test_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
@@ -130,7 +130,7 @@ def test_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 5):
         talk.fetch(epoch, {}, {0: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def test_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
@@ -141,7 +141,7 @@ def test_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
     talk.fetch(5, {1: 0}, {0: 5}, forget=(1,))
     for epoch in range(6, 9):
         talk.fetch(epoch, {}, {0: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def test_fetch_offset_of_request_without_response_counts() -> None:
@@ -150,7 +150,7 @@ def test_fetch_offset_of_request_without_response_counts() -> None:
     talk.fetch(1, {1: 10}, {}, is_parked=True)
     for epoch in range(2, 6):
         talk.fetch(epoch, {}, {0: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def test_repeated_response_is_not_counted() -> None:
@@ -158,7 +158,7 @@ def test_repeated_response_is_not_counted() -> None:
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
     for _ in range(5):
         talk.fetch(1, {}, {0: 5}, version=FIRST_REVISION)
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def batch(base_offset: int, records: int) -> bytes:
@@ -191,7 +191,7 @@ def test_response_of_empty_batches_alone_is_a_violation(
     talk.fetch(
         0, {0: 0}, {}, data=[PartitionData(0, 0, 10, 1, records=b"".join(stored[: len(sent)]))], committed=committed
     )
-    assert talk.stories == [] if is_right else "although batch" in talk.stories[0]
+    assert talk.explanations == [] if is_right else "although batch" in talk.explanations[0]
 
 
 @pytest.mark.clause("F-5", "G-4")
@@ -199,9 +199,9 @@ def test_full_response_with_a_partition_that_was_not_requested_is_a_violation() 
     talk = Talk(FullResponseExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
-    assert talk.stories == []
+    assert talk.explanations == []
     talk.fetch(0, {0: 0}, {0: 5, 1: 0})
-    assert talk.stories == [f"{CLIENT} got a response about t-1, which its full request did not name"]
+    assert talk.explanations == [f"{CLIENT} got a response about t-1, which its full request did not name"]
 
 
 @pytest.mark.clause("F-13")
@@ -209,8 +209,8 @@ def test_response_to_a_stale_leader_epoch_is_a_violation() -> None:
     talk = Talk(StaleLeaderEpochFenced(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
-    assert talk.stories == []
+    assert talk.explanations == []
     for partition in talk.led.values():
         partition.leader_epoch = 4
     talk.fetch(2, {}, {1: 5})
-    assert talk.stories == [f"{CLIENT} sent a fetch of t-1 in leader epoch 3 and got a response in 4"]
+    assert talk.explanations == [f"{CLIENT} sent a fetch of t-1 in leader epoch 3 and got a response in 4"]

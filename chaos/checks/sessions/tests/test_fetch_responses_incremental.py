@@ -141,8 +141,8 @@ class Session:
         assert not list(self.model.acted(self.node, Closed(9), [reply]))
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story.partition(": ")[2] for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation.partition(": ")[2] for each in self.check.violations]
 
 
 def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
@@ -184,10 +184,10 @@ def test_request_that_is_refused_late_changes_nothing(error: ErrorCode) -> None:
     talk.fetch({0: 4, 2: 4}, number=7, forget=(1,), without_response=True)
     talk.refuse(error)
     talk.fetch({}, number=1)
-    assert talk.stories == []
+    assert talk.explanations == []
     grow(talk.logs[1], 6)
     talk.fetch({}, talk.line(1), number=2)
-    assert talk.stories == [], "partition 1 is in the session still"
+    assert talk.explanations == [], "partition 1 is in the session still"
 
 
 def test_overtaken_request_has_changed_its_session() -> None:
@@ -195,7 +195,7 @@ def test_overtaken_request_has_changed_its_session() -> None:
     talk.fetch({0: 4}, number=1, forget=(1,), without_response=True)
     grow(talk.logs[1], 6)
     talk.fetch({}, talk.line(1), number=2)
-    assert "t-1 is not in the session, and was sent" in talk.stories
+    assert "t-1 is not in the session, and was sent" in talk.explanations
 
 
 @pytest.mark.clause("F-7", "F-9")
@@ -204,7 +204,7 @@ def test_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
     grow(talk.logs[1], 6)
     list(talk.model.acted(talk.node, Closed(9), [Note(EVICTED, (("session_id", SESSION), ("rule", "b")))]))
     talk.fetch({}, talk.line(1))
-    assert talk.stories == ["t-1 is not in the session, and was sent"]
+    assert talk.explanations == ["t-1 is not in the session, and was sent"]
 
 
 @pytest.mark.clause("F-14", "G-6")
@@ -212,9 +212,9 @@ def test_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
 def test_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
     talk = session(version)
     talk.fetch({})
-    assert talk.stories == []
+    assert talk.explanations == []
     talk.fetch({}, talk.line(1))
-    assert talk.stories == ["t-1 was sent again, without records, and with (5, 0) as before"]
+    assert talk.explanations == ["t-1 was sent again, without records, and with (5, 0) as before"]
 
 
 def higher_watermark(talk: Session) -> PartitionData:
@@ -261,7 +261,7 @@ def test_each_reason_of_the_final_revision_allows_a_partition_to_be_sent(
 ) -> None:
     talk = session()
     talk.fetch({}, sent(talk))
-    assert talk.stories == []
+    assert talk.explanations == []
 
 
 def raise_log_start(talk: Session) -> None:
@@ -296,10 +296,10 @@ def test_change_must_be_in_the_response_after_it(version: int, change: Callable[
     talk.fetch({})
     change(talk)
     talk.fetch({})
-    assert talk.stories == [], "it may have changed after the response was made, in the same event"
+    assert talk.explanations == [], "it may have changed after the response was made, in the same event"
     talk.fetch({})
-    (story,) = talk.stories
-    assert story.startswith(f"t-1 has {state}, and was not sent")
+    (explanation,) = talk.explanations
+    assert explanation.startswith(f"t-1 has {state}, and was not sent")
 
 
 @pytest.mark.clause("F-12", "F-14")
@@ -307,12 +307,12 @@ def test_new_partition_and_one_after_an_error_must_be_sent() -> None:
     talk = session()
     talk.fetch({}, forget=(1,))
     talk.fetch({1: 5})
-    assert talk.stories == [f"t-1 {MISSING}"]
+    assert talk.explanations == [f"t-1 {MISSING}"]
     talk = session()
     talk.fetch({}, an_error(talk))
-    assert talk.stories == []
+    assert talk.explanations == []
     talk.fetch({})
-    assert talk.stories == [f"t-1 {MISSING}"]
+    assert talk.explanations == [f"t-1 {MISSING}"]
 
 
 @pytest.mark.clause("F-14", "P-11")
@@ -325,20 +325,20 @@ def test_state_after_a_follower_was_sent_to_the_tier_must_be_sent(is_sent: bool)
     talk.fetch({0: 5}, moved)
     talk.fetch({1: 5}, *[talk.line(1)] * is_sent)
     talk.fetch({})
-    assert talk.stories == ([] if is_sent else [f"t-1 {MISSING}"] * 2)
+    assert talk.explanations == ([] if is_sent else [f"t-1 {MISSING}"] * 2)
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize(
-    ("role", "stories"), [("client", []), ("peer", ["t-1 has data, and was not sent; last sent: (5, 0)"])]
+    ("role", "explanations"), [("client", []), ("peer", ["t-1 has data, and was not sent; last sent: (5, 0)"])]
 )
-def test_follower_is_owed_records_above_the_high_watermark(role: str, stories: list[str]) -> None:
+def test_follower_is_owed_records_above_the_high_watermark(role: str, explanations: list[str]) -> None:
     talk = Session(IncrementalExact(check_context()), role=role)
     for log in talk.logs:
         log.log_end_offset = 6
     for _ in range(2):
         talk.fetch({}, talk.line(0, BATCH))
-    assert talk.stories == stories
+    assert talk.explanations == explanations
 
 
 def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
@@ -371,7 +371,7 @@ def test_naming_a_partition_again_is_no_reason_to_send_it() -> None:
     talk = session()
     talk.fetch({1: 5})
     talk.fetch({1: 5}, talk.line(1))
-    assert talk.stories == ["t-1 was sent again, without records, and with (5, 0) as before"]
+    assert talk.explanations == ["t-1 was sent again, without records, and with (5, 0) as before"]
 
 
 @pytest.mark.clause("F-14", "F-16")
@@ -380,7 +380,7 @@ def test_data_within_the_limits_is_due(max_bytes: int, is_due: bool) -> None:
     talk = session(offset=4)
     for _ in range(2):
         talk.fetch({}, talk.line(0, BATCH), max_bytes=max_bytes)
-    assert bool(talk.stories) is is_due
+    assert bool(talk.explanations) is is_due
 
 
 @pytest.mark.clause("F-14", "P-11")
@@ -393,7 +393,7 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
         log.local_log_start_offset = local_start
     for _ in range(2):
         talk.fetch({}, talk.line(0, BATCH))
-    assert bool(talk.stories) is is_due
+    assert bool(talk.explanations) is is_due
 
 
 @pytest.mark.clause("F-16")
@@ -402,10 +402,10 @@ def test_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> N
     talk = session(version, offset=4)
     for index in (0, 1):
         talk.fetch({}, talk.line(index, BATCH), max_bytes=1)
-    assert talk.stories == []
+    assert talk.explanations == []
     talk = session(version, offset=4)
     talk.fetch({}, max_bytes=1)
-    assert [each.split(",")[0] for each in talk.stories] == ["t-0 has data", "t-1 has data"]
+    assert [each.split(",")[0] for each in talk.explanations] == ["t-0 has data", "t-1 has data"]
 
 
 @pytest.mark.clause("X-4", "G-5")
@@ -419,7 +419,7 @@ def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_one
         log.last_stable_offset = 4
     for _ in range(3):
         talk.fetch({}, isolation_level=level)
-    assert bool(talk.stories) is is_due
+    assert bool(talk.explanations) is is_due
 
 
 @pytest.mark.clause("G-6")
@@ -431,7 +431,7 @@ def test_response_that_is_sent_again_holds_the_first_one(again: tuple[int, ...])
     talk.fetch({}, talk.line(0, BATCH), talk.line(1, BATCH), number=1)
     talk.fetch({}, *(talk.line(each, BATCH) for each in again), number=1)
     missing = ["t-1 was in the first response to this request, and not in the second"]
-    assert talk.stories == ([] if len(again) == 2 else missing)
+    assert talk.explanations == ([] if len(again) == 2 else missing)
 
 
 @pytest.mark.clause("G-5", "G-6")
@@ -443,9 +443,9 @@ def test_change_between_two_responses_to_a_request_is_sent_by_the_second_and_by_
     talk.logs[1].log_start_offset = 1
     for number in (1, 2):
         talk.fetch({}, talk.line(0), talk.line(1), number=number)
-    assert talk.stories == ["t-0 was sent again, without records, and with (6, 0) as before"], "it had not changed"
+    assert talk.explanations == ["t-0 was sent again, without records, and with (6, 0) as before"], "it had not changed"
     talk.fetch({}, talk.line(1), number=3)
-    assert talk.stories[1:] == ["t-1 was sent again, without records, and with (6, 1) as before"]
+    assert talk.explanations[1:] == ["t-1 was sent again, without records, and with (6, 1) as before"]
 
 
 @pytest.mark.clause("G-5", "G-6")
@@ -458,7 +458,7 @@ def test_another_leader_between_two_responses_to_a_request_is_a_change() -> None
     talk.led["t", 1].leader_epoch += 2
     for number in (1, 2):
         talk.fetch({}, talk.line(0), talk.line(1), number=number)
-    assert talk.stories == ["t-0 was sent again, without records, and with (6, 0) as before"]
+    assert talk.explanations == ["t-0 was sent again, without records, and with (6, 0) as before"]
 
 
 @pytest.mark.clause("G-5")
@@ -469,7 +469,7 @@ def test_first_revision_has_further_reasons_to_send_a_partition(why: str, right:
     if why == "log end":
         talk.logs[1].log_end_offset = 6
     talk.fetch({1: 5} if why == "named" else {}, talk.line(1))
-    assert (talk.stories == []) is right
+    assert (talk.explanations == []) is right
 
 
 @pytest.mark.clause("G-4")
@@ -480,7 +480,7 @@ def test_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken
     full = {} if without_response else {0: talk.line(0), 1: talk.line(1)}
     talk.fetch({0: 5, 1: 5}, *full.values(), number=0, without_response=without_response)
     talk.fetch({}, talk.line(0), talk.line(1), number=2)
-    assert bool(talk.stories) is not without_response
+    assert bool(talk.explanations) is not without_response
 
 
 @pytest.mark.clause("G-4", "G-5")
@@ -494,7 +494,7 @@ def test_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_betw
         talk.fetch({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
     talk.fetch({}, talk.line(0), number=1 if in_between else 2)
     talk.fetch({}, talk.line(0), number=2 if in_between else 3)
-    assert bool(talk.stories) is not in_between
+    assert bool(talk.explanations) is not in_between
 
 
 @pytest.mark.clause("G-4", "G-5")
@@ -507,14 +507,14 @@ def test_full_response_is_no_response_to_the_request_that_its_request_overtook(a
     grow(talk.logs[1], 6)
     talk.fetch({1: 6}, talk.line(1), number=1)
     talk.fetch({}, *([talk.line(1)] if again else []), number=2)
-    assert bool(talk.stories) is again
+    assert bool(talk.explanations) is again
 
 
 @pytest.mark.clause("F-7")
 def test_partition_outside_the_session_is_not_sent() -> None:
     talk = session()
     talk.fetch({}, talk.line(1), forget=(1,))
-    assert talk.stories == ["t-1 is not in the session, and was sent"]
+    assert talk.explanations == ["t-1 is not in the session, and was sent"]
 
 
 # The order of service
@@ -529,8 +529,8 @@ def test_partition_waits_for_all_others_once_and_no_longer(version: int, count: 
         talk.fetch({}, talk.line(0, BATCH))
         for turn in range(count - 2 + extra):
             talk.fetch({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
-        starved = [each for each in talk.stories if f"t-{count - 1} has data" in each]
-        assert bool(starved) is bool(extra), (extra, talk.stories)
+        starved = [each for each in talk.explanations if f"t-{count - 1} has data" in each]
+        assert bool(starved) is bool(extra), (extra, talk.explanations)
 
 
 @pytest.mark.clause("G-3", "G-7")
@@ -541,4 +541,4 @@ def test_number_without_a_response_may_have_been_the_partition_s_turn() -> None:
         talk.fetch({}, talk.line(1, BATCH))
         talk.fetch({}, talk.line(0, BATCH), number=number)
         talk.fetch({}, talk.line(1, BATCH))
-        assert bool(talk.stories) is is_starved
+        assert bool(talk.explanations) is is_starved

@@ -166,15 +166,15 @@ def test_response_that_leaves_out_a_preferred_read_replica(changes: dict[str, An
 
 
 @pytest.mark.clause("F-14")
-@pytest.mark.parametrize(("may_follow", "story"), [(True, "has changed"), (False, "has an error")])
-def test_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
+@pytest.mark.parametrize(("may_follow", "explanation"), [(True, "has changed"), (False, "has an error")])
+def test_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, explanation: str) -> None:
     """An older fetch is not served by a follower, so an error is due."""
     node, check = make_node(FOLLOWER), IncrementalExact(check_context())
     first = make_fetch(node, offset=5, rack="", may_follow=may_follow)
     assert not is_red(check, first)
     node.broker.partitions.followed[KEY].log.high_watermark = 4
     assert is_red(check, left_out(first), left_out(first))
-    assert all(story in each.story for each in check.violations)
+    assert all(explanation in each.explanation for each in check.violations)
 
 
 def left_out(before: CompletedFetch) -> CompletedFetch:

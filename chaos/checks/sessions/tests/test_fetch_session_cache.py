@@ -139,8 +139,8 @@ class Fetchers:
         self.check.acted(0, self._node, request, [*notes, reply])
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.mark.clause("F-5", "F-17")
@@ -149,14 +149,14 @@ def test_free_slot_is_given_and_no_slot_twice() -> None:
     node.opens(1)
     node.opens(2)
     node.opens(0)
-    assert node.stories == []
+    assert node.explanations == []
     node.opens(3)
-    assert "3 sessions live on node-0 in 2 slots" in node.stories[-1]
+    assert "3 sessions live on node-0 in 2 slots" in node.explanations[-1]
     node = Fetchers(slots=2)
     node.opens(1)
     node.opens(0)
-    assert "gave no session" in node.stories[0]
-    assert "1 in 2 slots" in node.stories[0]
+    assert "gave no session" in node.explanations[0]
+    assert "1 in 2 slots" in node.explanations[0]
 
 
 @pytest.mark.clause("F-17")
@@ -167,7 +167,7 @@ def test_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
     node.opens(2)
     node.start()
     node.opens(3)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-6", "F-8")
@@ -177,9 +177,9 @@ def test_full_fetch_ends_the_session_that_it_names() -> None:
     node.keeps(2)
     node.opens(3, version=FIRST)
     node.keeps(3)
-    assert node.stories == []
+    assert node.explanations == []
     node.keeps(1)
-    assert node.stories == ["node-0 kept session 1, which a full fetch has named"]
+    assert node.explanations == ["node-0 kept session 1, which a full fetch has named"]
 
 
 @pytest.mark.clause("F-17")
@@ -188,7 +188,7 @@ def test_sessions_of_a_node_that_leaves_still_hold_their_slots() -> None:
     node.opens(1, replica=5)
     node.leaves()
     node.opens(0, replica=6)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 def test_request_whose_connection_closes_is_forgotten() -> None:
@@ -204,7 +204,7 @@ def test_request_that_finds_its_connection_closed_is_no_use() -> None:
     node.ms += MIN_MS + 1
     node.is_closed_on(1)
     node.opens(2, evicting=1)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-18", "F-19")
@@ -213,9 +213,9 @@ def test_follower_evicts_only_consumer_session() -> None:
     node.opens(1)
     node.opens(2, evicting=1, replica=5)
     node.opens(0, replica=6)
-    assert node.stories == []
+    assert node.explanations == []
     node.opens(3, evicting=2)
-    assert "evicted 2 for a newcomer of 1 partitions; the rules name none" in node.stories[0]
+    assert "evicted 2 for a newcomer of 1 partitions; the rules name none" in node.explanations[0]
 
 
 @pytest.mark.clause("F-1", "F-18")
@@ -227,14 +227,14 @@ def test_session_is_idle_from_its_last_use_on(after_ms: int, goes: bool) -> None
     node.fetches(1)
     node.ms += after_ms
     node.opens(2 if goes else 0, evicting=int(goes))
-    assert node.stories == []
+    assert node.explanations == []
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += 50_000
     node.fetches(1)
     node.ms += after_ms
     node.opens(0 if goes else 2, evicting=int(not goes))
-    assert node.stories != []
+    assert node.explanations != []
 
 
 @pytest.mark.clause("F-10", "F-18")
@@ -245,7 +245,7 @@ def test_refused_request_is_no_use() -> None:
     node.fetches(1, error=ErrorCode.invalid_fetch_session_epoch)
     node.ms += 1
     node.opens(2, evicting=1)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-18")
@@ -256,13 +256,13 @@ def test_larger_session_evicts_old_session(partitions: int, goes: bool) -> None:
     node.ms += MIN_MS + 1
     node.fetches(1, partitions=3)
     node.opens(2 if goes else 0, partitions=partitions, evicting=int(goes))
-    assert node.stories == []
+    assert node.explanations == []
     node = Fetchers(slots=1)
     node.opens(1, partitions=1)
     node.ms += MIN_MS
     node.fetches(1, partitions=3)
     node.opens(2, partitions=4, evicting=1)
-    assert node.stories != [], "it is not old yet"
+    assert node.explanations != [], "it is not old yet"
 
 
 @pytest.mark.clause("F-18")
@@ -273,7 +273,7 @@ def test_session_that_is_idle_longest_goes_first() -> None:
     node.opens(2)
     node.ms += MIN_MS + 1
     node.opens(3, evicting=2)
-    assert "evicted 2 for a newcomer of 1 partitions; the rules name 1" in node.stories[0]
+    assert "evicted 2 for a newcomer of 1 partitions; the rules name 1" in node.explanations[0]
 
 
 @pytest.mark.clause("G-11")
@@ -283,7 +283,7 @@ def test_each_revision_has_its_own_least_time(version: int, after_ms: int, goes:
     node.opens(1, version=version)
     node.ms += after_ms
     node.opens(2 if goes else 0, evicting=int(goes))
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-7")
@@ -293,10 +293,10 @@ def test_forgetting_the_last_partition_ends_the_session() -> None:
     node.empties(1, is_closed=True)
     node.opens(2, partitions=4)
     node.empties(2, is_closed=False)
-    assert node.stories == [], "one partition is left"
+    assert node.explanations == [], "one partition is left"
     node.opens(3, partitions=3)
     node.empties(3, is_closed=False)
-    assert node.stories == ["node-0 kept session 3, whose last partition was forgotten"]
+    assert node.explanations == ["node-0 kept session 3, whose last partition was forgotten"]
 
 
 @pytest.mark.clause("F-18")
@@ -305,11 +305,11 @@ def test_session_is_not_evicted_without_new_session() -> None:
     node.opens(1)
     node.ms += MIN_MS + 1
     node.opens(0, evicting=1)
-    assert node.stories != [], "it was declined all the same"
+    assert node.explanations != [], "it was declined all the same"
     node = Fetchers(slots=1)
     node.opens(1)
     node.evicts_for_no_session(1)
-    assert "nobody got a session" in node.stories[0]
+    assert "nobody got a session" in node.explanations[0]
 
 
 @pytest.mark.clause("G-10", "F-17")
@@ -319,12 +319,12 @@ def test_partitions_of_all_sessions_have_a_limit() -> None:
     node.opens(0, partitions=3)
     node.opens(2, partitions=3, version=FIRST, flags=0)
     node.opens(3, partitions=2)
-    assert node.stories == []
+    assert node.explanations == []
     node.opens(4, partitions=1)
-    assert "hold 6 partitions, at most 5" in node.stories[0]
+    assert "hold 6 partitions, at most 5" in node.explanations[0]
     node = Fetchers(slots=9, most_partitions=5)
     node.opens(1, partitions=5, version=FIRST, flags=0)
-    assert "gave no session" in node.stories[0]
+    assert "gave no session" in node.explanations[0]
 
 
 @pytest.mark.clause("F-18")
@@ -339,7 +339,7 @@ def test_with_short_slices_a_session_may_have_been_used_later(
     node.opens(1, partitions=3)
     node.ms += MIN_MS + idle_beyond_ms
     node.opens(0)
-    assert bool(node.stories) is is_red
+    assert bool(node.explanations) is is_red
 
 
 @pytest.mark.clause("F-18")
@@ -351,7 +351,7 @@ def test_with_short_slices_either_of_two_idle_sessions_may_be_evicted() -> None:
         node.opens(2, partitions=3)
         node.ms += MIN_MS + 1_000
         node.opens(3, evicting=2)
-        assert bool(node.stories) is is_red
+        assert bool(node.explanations) is is_red
 
 
 def node() -> Node:

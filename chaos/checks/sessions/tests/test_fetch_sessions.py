@@ -95,7 +95,7 @@ def test_session_id_given_twice_while_its_session_lives_is_a_violation() -> None
     check.trace(CREATED)
     assert check.violations == []
     check.trace(CREATED)
-    assert "still lives" in check.violations[0].story
+    assert "still lives" in check.violations[0].explanation
 
 
 @pytest.mark.clause("F-2", "G-1")
@@ -106,7 +106,7 @@ def test_session_ids_reused_more_often_than_by_chance_are_a_violation() -> None:
         check.trace(row("session_closed"))
     assert check.violations == []
     check.trace(CREATED)
-    assert "2 IDs came again, more than by chance" in check.violations[0].story
+    assert "2 IDs came again, more than by chance" in check.violations[0].explanation
 
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
@@ -219,7 +219,7 @@ def test_session_order_wraps_to_one() -> None:
 def test_unknown_session_that_nothing_ended_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, UNKNOWN)
-    assert "nothing had closed" in lost.violations[0].story
+    assert "nothing had closed" in lost.violations[0].explanation
 
 
 def test_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
@@ -227,7 +227,7 @@ def test_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
     trace.request(9, 5)
     trace.note("session_closed", session_id=9, reason="")
     trace.reply(9, 5, WRONG)
-    assert "that closed the session" in lost.violations[0].story
+    assert "that closed the session" in lost.violations[0].explanation
 
 
 @pytest.mark.parametrize("session_id", [0, 8])

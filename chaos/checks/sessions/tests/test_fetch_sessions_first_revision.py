@@ -31,7 +31,7 @@ class Session:
         body = FetchRequest(session_id=session_id, session_epoch=kind, fetch_type=kind)
         request = Request(1, 1, FETCH, VERSION, "me", body, tag)
         self.check.acted(0, NODE.as_node(), request, [*notes, Reply(1, 1, FETCH, VERSION, response, tag)])
-        return [each.story.partition(": ")[2] for each in self.check.violations[before:]]
+        return [each.explanation.partition(": ")[2] for each in self.check.violations[before:]]
 
 
 @pytest.mark.clause("G-4", "G-9")
@@ -49,10 +49,10 @@ def test_bit_0_says_what_kind_of_response_it_is() -> None:
 def test_error_has_a_text_and_nothing_else_has() -> None:
     refused = FetchResponse(10001, 7, error_string="no such number", response_flags=3)
     assert Session().fetches(1, refused) == []
-    (story,) = Session().fetches(1, FetchResponse(10001, 7, response_flags=3))
-    assert story == "error 10001 with the text None"
-    (story,) = Session().fetches(0, FetchResponse(0, 7, error_string="fine", response_flags=2))
-    assert story == "error 0 with the text 'fine'"
+    (explanation,) = Session().fetches(1, FetchResponse(10001, 7, response_flags=3))
+    assert explanation == "error 10001 with the text None"
+    (explanation,) = Session().fetches(0, FetchResponse(0, 7, error_string="fine", response_flags=2))
+    assert explanation == "error 0 with the text 'fine'"
 
 
 @pytest.mark.clause("G-9")
@@ -61,8 +61,8 @@ def test_session_id_is_0_if_and_only_if_there_is_no_session() -> None:
     assert Session().fetches(1, refused) == ["session ID 0, and the session is still there"]
     gone = Note("session_evicted", (("session_id", 7),))
     assert Session().fetches(1, refused, gone) == []
-    (story,) = Session().fetches(1, FetchResponse(0, 8, response_flags=3))
-    assert story == "session ID 8, and there is no such session"
+    (explanation,) = Session().fetches(1, FetchResponse(0, 8, response_flags=3))
+    assert explanation == "session ID 8, and there is no such session"
 
 
 @pytest.mark.clause("G-9", "G-10")
@@ -74,8 +74,8 @@ def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
         "an incremental request was served, and the last response had said that none may follow"
     ]
     assert Session().fetches(1, denied) == ["an incremental request was denied, and the last response had invited it"]
-    (story,) = Session().fetches(0, FetchResponse(0, 0, response_flags=MAY_FOLLOW), session_id=0)
-    assert story == "incremental requests may follow, without a session"
+    (explanation,) = Session().fetches(0, FetchResponse(0, 0, response_flags=MAY_FOLLOW), session_id=0)
+    assert explanation == "incremental requests may follow, without a session"
 
 
 @pytest.mark.clause("G-9")

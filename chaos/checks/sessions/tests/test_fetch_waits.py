@@ -120,8 +120,8 @@ class ObservedNode:
         self.handle(TimerFired(8), touched=index)
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_fetch_that_waits_for_its_time_is_right(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
     node.advance(MAX_WAIT_MS * 1000)
     node.respond(request)
-    assert node.stories == []
+    assert node.explanations == []
     assert node.check.evidence == 0
 
 
@@ -142,11 +142,11 @@ def test_fetch_that_waits_for_its_time_is_right(node: ObservedNode) -> None:
 def test_no_fetch_waits_longer_than_its_time(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
     node.advance(MAX_WAIT_MS * 1000 + SOON_US)
-    assert node.stories == []
+    assert node.explanations == []
     node.at_us += 1
     node.respond(request)
-    assert len(node.stories) == 1
-    assert "although max_wait_ms have passed" in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "although max_wait_ms have passed" in node.explanations[0]
 
 
 @pytest.mark.clause("F-14")
@@ -155,12 +155,12 @@ def test_data_end_the_wait_of_a_fetch(node: ObservedNode) -> None:
     node.append()
     node.advance(SOON_US)
     node.respond(request, node.line(1, records=b"r"))
-    assert node.stories == []
+    assert node.explanations == []
     node.fetch({1: 6}, 2)
     node.append()
     node.advance(LATER_US)
-    assert len(node.stories) == 1
-    assert "although 1 bytes are there and it waits for 1" in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "although 1 bytes are there and it waits for 1" in node.explanations[0]
 
 
 @pytest.mark.clause("G-3", "G-5", "G-6")
@@ -184,7 +184,7 @@ def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: 
         node.append()
     sent = b"" if what == "nothing was sent" else build([Record(value=b"v")], base_offset=5)
     node.respond(node.fetch({}, 1), node.line(1, records=sent))
-    assert node.stories == []
+    assert node.explanations == []
     if what == "an error since":
         del node.led["t", 1]
         node.respond(node.fetch({}, 2), PartitionData(1, ErrorCode.not_leader_or_follower, -1))
@@ -194,7 +194,7 @@ def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: 
     if what == "more follows later":
         node.append()
     node.advance(LATER_US)
-    assert bool(node.stories) is is_due
+    assert bool(node.explanations) is is_due
 
 
 @pytest.mark.clause("G-4", "G-5")
@@ -212,7 +212,7 @@ def test_records_of_a_full_response_end_no_wait_in_first_revision(appended: int,
     for _ in range(appended):
         node.append()
     node.advance(LATER_US)
-    assert bool(node.stories) is is_due
+    assert bool(node.explanations) is is_due
 
 
 @pytest.mark.clause("F-14")
@@ -221,7 +221,7 @@ def test_response_that_came_late_is_red_though_nothing_happened_before_it(node: 
     node.append()
     node.at_us += LATER_US
     node.respond(request, node.line(1, records=b"r"))
-    assert len(node.stories) == 1
+    assert len(node.explanations) == 1
 
 
 @pytest.mark.clause("F-14")
@@ -230,9 +230,9 @@ def test_node_that_a_fault_affects_responds_later(node: ObservedNode) -> None:
     node.append()
     node.context.quorum.fault_times.node(0, LATER_US)
     node.advance(LATER_US)
-    assert node.stories == []
+    assert node.explanations == []
     node.advance(LATER_US)
-    assert len(node.stories) == 1
+    assert len(node.explanations) == 1
 
 
 @pytest.mark.clause("F-14", "X-4")
@@ -242,7 +242,7 @@ def test_only_followers_read_above_the_high_watermark(replica_id: int, is_due: b
     node.fetch({}, 1)
     node.append(committed=False)
     node.advance(LATER_US)
-    assert bool(node.stories) is is_due
+    assert bool(node.explanations) is is_due
 
 
 @pytest.mark.clause("F-14", "X-4")
@@ -254,14 +254,14 @@ def test_reader_of_committed_records_waits_for_the_last_stable_offset(level: int
     node.logs[1].last_stable_offset = 5
     node.handle(TimerFired(7), touched=1)
     node.advance(LATER_US)
-    assert bool(node.stories) is (level == 0)
+    assert bool(node.explanations) is (level == 0)
 
 
 @pytest.mark.clause("F-14")
 def test_consumer_is_sent_nothing_before_its_bytes_are_there(node: ObservedNode) -> None:
     node.respond(node.fetch({}, 1))
-    assert len(node.stories) == 1
-    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.explanations[0]
 
 
 @pytest.mark.clause("F-14")
@@ -269,8 +269,8 @@ def test_response_in_the_event_of_its_request_may_be_too_early_too(node: Observe
     body = FetchRequest(session_id=SESSION, session_epoch=1)
     request = Request(1, 9, 1, FINAL, "f", body, Tag(1, FINAL, "f", SESSION, 1))
     node.respond(request, event=request)
-    assert len(node.stories) == 1
-    assert "after 0 ms with 0 bytes" in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "after 0 ms with 0 bytes" in node.explanations[0]
 
 
 @pytest.mark.clause("F-22")
@@ -279,7 +279,7 @@ def test_leader_may_respond_to_a_follower_early(role: str) -> None:
     """Also if the client ID was damaged, so that it is no node's: the replica ID says who fetches."""
     node = ObservedNode(replica_id=1, role=role)
     node.respond(node.fetch({}, 1))
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-22")
@@ -289,14 +289,14 @@ def test_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id:
     node = ObservedNode(replica_id=replica_id, role="client")
     node.fetch({7: 0}, -1)
     node.advance(LATER_US)
-    assert [each.rpartition(", ")[2] for each in node.stories] == ends
+    assert [each.rpartition(", ")[2] for each in node.explanations] == ends
 
 
 @pytest.mark.clause("F-22")
 def test_client_id_of_a_node_makes_no_follower() -> None:
     node = ObservedNode(role="peer")
     node.respond(node.fetch({}, 1))
-    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
+    assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.explanations[0]
 
 
 @pytest.mark.clause("F-14")
@@ -308,7 +308,7 @@ def test_error_and_a_direction_end_the_wait(node: ObservedNode, what: str) -> No
         "replica": node.line(0, preferred_read_replica=2),
     }
     node.respond(node.fetch({}, 1), lines[what])
-    assert node.stories == []
+    assert node.explanations == []
 
 
 @pytest.mark.clause("F-13", "F-14")
@@ -327,10 +327,10 @@ def test_partition_that_begins_to_fail_ends_the_wait(node: ObservedNode, what: s
         node.logs[0].log_start_offset = 6
         node.logs[0].log_end_offset = 6
         node.handle(TimerFired(8), touched=0)
-    assert node.stories == []
+    assert node.explanations == []
     node.advance(LATER_US)
-    assert len(node.stories) == 1
-    assert "although partition t-0 fails since" in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "although partition t-0 fails since" in node.explanations[0]
 
 
 @pytest.mark.clause("F-14")
@@ -358,7 +358,7 @@ def test_publication_over_several_events_delays_wait_by_its_roles_only(
         node.advance(50_000)
     node.node.lags_behind_metadata(False)
     node.advance(SOON_US if behind_us else LATER_US)
-    assert bool(node.stories) is is_late
+    assert bool(node.explanations) is is_late
 
 
 @pytest.mark.clause("F-14")
@@ -367,7 +367,7 @@ def test_error_that_lasts_ends_a_wait_only_if_it_is_named(node: ObservedNode, na
     del node.led["t", 0]
     node.fetch(named, 1)
     node.advance(LATER_US)
-    assert bool(node.stories) is bool(named)
+    assert bool(node.explanations) is bool(named)
 
 
 @pytest.mark.clause("F-14")
@@ -376,7 +376,7 @@ def test_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
     node.logs[0].epochs.starts = [2]
     node.fetch({0: 5}, 1, last_epoch=2)
     node.advance(LATER_US)
-    assert len(node.stories) == 1
+    assert len(node.explanations) == 1
 
 
 @pytest.mark.parametrize(
@@ -396,12 +396,12 @@ def test_later_request_of_the_session_ends_the_wait(version: int) -> None:
     second = node.fetch({}, 2, connection=2)
     node.respond(first, error=ErrorCode.invalid_fetch_session_epoch)
     node.advance(LATER_US)
-    assert node.stories == []
+    assert node.explanations == []
     node.fetch({}, 3, connection=1)
     node.advance(LATER_US)
-    assert len(node.stories) == 1
-    assert "its session has ended or has accepted a later request" in node.stories[0]
-    assert f"request {second.tag.session_epoch}," in node.stories[0]
+    assert len(node.explanations) == 1
+    assert "its session has ended or has accepted a later request" in node.explanations[0]
+    assert f"request {second.tag.session_epoch}," in node.explanations[0]
 
 
 @pytest.mark.clause("F-9")
@@ -411,7 +411,7 @@ def test_end_of_the_session_ends_the_wait(node: ObservedNode, note: str, session
     node.fetch({}, 1)
     node.handle(TimerFired(3), Note(note, (("session_id", session_id), ("rule", "b"))))
     node.advance(LATER_US)
-    assert bool(node.stories) is (session_id == SESSION)
+    assert bool(node.explanations) is (session_id == SESSION)
 
 
 def test_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: ObservedNode) -> None:
@@ -423,7 +423,7 @@ def test_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node
     node.node = replace(node.node)
     node.append()
     node.advance(LATER_US)
-    assert node.stories == []
+    assert node.explanations == []
 
 
 def test_fetch_of_records_in_the_remote_tier_may_wait(node: ObservedNode) -> None:
@@ -431,4 +431,4 @@ def test_fetch_of_records_in_the_remote_tier_may_wait(node: ObservedNode) -> Non
     node.logs[0].local_log_start_offset = 2
     node.append()
     node.advance(LATER_US)
-    assert node.stories == []
+    assert node.explanations == []

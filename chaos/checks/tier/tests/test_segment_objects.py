@@ -116,7 +116,7 @@ class Tiered:
         )
         before = len(check.violations)
         check.acted(0, self.node, None, [Note("segment_copied", tuple(fields))])
-        return [each.story for each in check.violations[before:]]
+        return [each.explanation for each in check.violations[before:]]
 
 
 def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordinator: int = -1) -> bytes:
@@ -146,8 +146,8 @@ def test_segment_without_one_of_its_objects_is_found(kind: str) -> None:
     world.store(1, 0, 1)
     world.store(2, 0, 1)
     del world.tier[f"{FOLDER}/{0:020d}-{IDS[2]}.{kind}"]
-    (story,) = world.copied(check, 2, 0, 1)
-    assert f"without its {kind}" in story
+    (explanation,) = world.copied(check, 2, 0, 1)
+    assert f"without its {kind}" in explanation
     assert not world.copied(check, 1, 0, 1)
 
 
@@ -157,12 +157,12 @@ def test_other_bytes_and_other_leader_epochs_than_the_log_has_are_found() -> Non
     world.write(count=2)
     world.write()
     world.store(1, 0, 2)
-    (story,) = world.copied(check, 1, 0, 3)
-    assert "not those of the log" in story
+    (explanation,) = world.copied(check, 1, 0, 3)
+    assert "not those of the log" in explanation
     for epochs in ("0\n1\n7 0\n", "0\n2\n0 0\n1 2\n", "0\n0\n"):
         world.store(2, 0, 3, epochs=epochs)
-        (story,) = world.copied(check, 2, 0, 3)
-        assert "do not fit batch" in story
+        (explanation,) = world.copied(check, 2, 0, 3)
+        assert "do not fit batch" in explanation
 
 
 def test_copy_is_compared_only_with_records_that_are_still_here() -> None:
@@ -216,7 +216,7 @@ def test_locally_deleted_segments_are_rechecked_after_heal() -> None:
     assert deleted(world, check, 4) == 0, "it looks only where the local start moved"
     check.end(History())
     (violation,) = check.violations
-    assert violation.story == "hot-0 on node 0 has no records below 4; the tier has none from 0"
+    assert violation.explanation == "hot-0 on node 0 has no records below 4; the tier has none from 0"
 
 
 OWN = remote_metadata_partition(*KEY, 2)
@@ -330,8 +330,8 @@ def test_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_ope
     world.write(producer=4, sequence=0, is_transactional=True)
     world.ms += 10 * EXPIRES_MS
     world.store(2, 3, 4, snapshot())
-    (story,) = world.copied(check, 2, 3, 4)
-    assert "producer 4" in story
+    (explanation,) = world.copied(check, 2, 3, 4)
+    assert "producer 4" in explanation
 
 
 def test_clock_of_another_node_excuses_only_a_log_without_its_first_records() -> None:
@@ -358,7 +358,7 @@ class Listing:
         node = _node_with_segments(StubLog(), finished, [_segment(*each) for each in others])
         before = len(self.check.violations)
         self.check.inspect(0, 0, node, None, False)
-        return [each.story for each in self.check.violations[before:]]
+        return [each.explanation for each in self.check.violations[before:]]
 
 
 def _node_with_segments(log: StubLog, listed: Sequence[RemoteSegment], others: Sequence[RemoteSegment] = ()) -> "Node":
@@ -400,9 +400,9 @@ def test_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
         listing = Listing()
         assert not listing.knows((1, 4))
         assert not listing.knows((1, 4), others=(newer, (3, 4, STARTED)))
-        (story,) = listing.knows((1, 4), (3, 4), others=(newer,))
-        assert story.startswith("hot-0 from 30 to 40")
-        assert story.endswith("epoch 4, and listed after an upload of epoch 5 was known")
+        (explanation,) = listing.knows((1, 4), (3, 4), others=(newer,))
+        assert explanation.startswith("hot-0 from 30 to 40")
+        assert explanation.endswith("epoch 4, and listed after an upload of epoch 5 was known")
 
 
 def test_listed_segment_may_be_reported_late_and_again() -> None:
@@ -453,7 +453,7 @@ def missing_in_tier(
     check.inspect(0, 0, node, None, False)
     if not check.reached():
         check.overdue(0, 60_000_000)
-    return [each.story.partition(" on ")[0] for each in check.violations]
+    return [each.explanation.partition(" on ")[0] for each in check.violations]
 
 
 @pytest.mark.clause("P-14")
@@ -476,8 +476,8 @@ def test_segment_not_copied_or_below_log_start_need_not_be_in_tier() -> None:
 @pytest.mark.parametrize(("kept_bytes", "overdue"), [(-2, 0), (400, 0), (301, 0), (300, 1), (200, 2), (1, 2)])
 def test_tiered_segments_over_local_retention_bytes_are_deleted(kept_bytes: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while the log is too large by one of them. The third one is not copied."""
-    stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
-    assert missing_in_tier((0, 20), kept_bytes=kept_bytes) == stories[:overdue]
+    explanations = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+    assert missing_in_tier((0, 20), kept_bytes=kept_bytes) == explanations[:overdue]
 
 
 def test_invalid_snapshot_is_refused() -> None:
@@ -490,5 +490,5 @@ def test_invalid_snapshot_is_refused() -> None:
 @pytest.mark.parametrize(("kept_ms", "overdue"), [(-2, 0), (-1, 0), (4000, 0), (3999, 1), (3000, 1), (2999, 2), (0, 2)])
 def test_tiered_segments_over_local_retention_ms_are_deleted(kept_ms: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while their newest record is too old. The third one is not copied."""
-    stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
-    assert missing_in_tier((0, 20), kept_ms=kept_ms) == stories[:overdue]
+    explanations = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+    assert missing_in_tier((0, 20), kept_ms=kept_ms) == explanations[:overdue]

@@ -134,8 +134,8 @@ class Tier:
         return StubNode(StubBroker(node_id))
 
     @property
-    def story(self) -> str:
-        return " ".join(each.story for each in self.check.violations)
+    def explanation(self) -> str:
+        return " ".join(each.explanation for each in self.check.violations)
 
 
 def test_record_is_read_without_the_broker_s_code() -> None:
@@ -168,25 +168,27 @@ def test_copy_and_deletion_in_order_violate_nothing() -> None:
     tier.move(DELETING, FINISHED).call(Delete((START + "log",)))
     tier.tier.clear()
     tier.move(GONE, DELETING).call(Delete((START + "log",)))
-    assert not tier.story
+    assert not tier.explanation
     assert tier.check.evidence == 4
 
 
 def test_object_before_start_of_its_segment() -> None:
-    assert "no COPY_SEGMENT_STARTED of it is committed" in Tier().call(Put(START + "log", b"")).story
+    assert "no COPY_SEGMENT_STARTED of it is committed" in Tier().call(Put(START + "log", b"")).explanation
 
 
 def test_node_stores_no_object_of_another_node_s_copy() -> None:
-    assert "whose copy node 1 began" in Tier().begin().call(Put(START + "log", b""), node=2).story
+    assert "whose copy node 1 began" in Tier().begin().call(Put(START + "log", b""), node=2).explanation
 
 
 def test_copy_that_is_not_being_deleted_keeps_its_objects() -> None:
-    assert "which is COPY_SEGMENT_STARTED" in Tier().begin().call(Delete((START + "log",))).story
-    assert "which is COPY_SEGMENT_FINISHED" in Tier().begin().store().finish().call(Delete((START + "log",))).story
+    assert "which is COPY_SEGMENT_STARTED" in Tier().begin().call(Delete((START + "log",))).explanation
+    assert (
+        "which is COPY_SEGMENT_FINISHED" in Tier().begin().store().finish().call(Delete((START + "log",))).explanation
+    )
 
 
 def test_garbage_and_objects_of_a_deleted_partition_may_be_deleted() -> None:
-    assert not Tier().call(Delete((START + "log",))).story
+    assert not Tier().call(Delete((START + "log",))).explanation
     tier = Tier().begin().store().finish()
     deleted = PartitionDelete(
         topic_id=TOPIC_ID,
@@ -197,9 +199,9 @@ def test_garbage_and_objects_of_a_deleted_partition_may_be_deleted() -> None:
         state=DeleteState.DELETE_PARTITION_MARKED,
     )
     tier.write(deleted)
-    assert not tier.story
+    assert not tier.explanation
     started = replace(deleted, state=DeleteState.DELETE_PARTITION_STARTED)
-    assert not tier.write(started).call(Delete((START + "log",))).story
+    assert not tier.write(started).call(Delete((START + "log",))).explanation
 
 
 def test_deletion_of_a_partition_that_is_only_marked() -> None:
@@ -212,7 +214,7 @@ def test_deletion_of_a_partition_that_is_only_marked() -> None:
         event_timestamp_ms=MS,
         state=DeleteState.DELETE_PARTITION_MARKED,
     )
-    assert "COPY_SEGMENT_FINISHED" in tier.write(marked).call(Delete((START + "log",))).story
+    assert "COPY_SEGMENT_FINISHED" in tier.write(marked).call(Delete((START + "log",))).explanation
 
 
 @pytest.mark.clause("E-7", "P-11")
@@ -236,44 +238,44 @@ def test_objects_go_once_the_log_start_behind_them_is_durable(
     log = StubLog("hot-0", log_start_offset=log_start)
     node = StubNode(StubBroker(1, disk=disk), all_logs=[log]).as_node()
     tier.check._judge_delete(7, node, START + "log")
-    assert ("a power loss may take the log start" not in tier.story) is is_right
+    assert ("a power loss may take the log start" not in tier.explanation) is is_right
 
 
 def test_object_that_a_deletion_leaves() -> None:
     tier = Tier().begin().store().finish().move(DELETING, FINISHED)
     del tier.tier[START + "log"]
-    assert "are left" in tier.move(GONE, DELETING).story
+    assert "are left" in tier.move(GONE, DELETING).explanation
 
 
 def test_former_leader_may_store_an_object_late() -> None:
     tier = Tier().begin().move(DELETING, SegmentState.COPY_SEGMENT_STARTED).store().move(GONE, DELETING)
-    assert not tier.story
+    assert not tier.explanation
 
 
 def test_only_the_leader_writes_records_of_a_segment() -> None:
-    assert "which [1] led" in Tier().begin(broker_id=2).story
-    assert "which [2] led" in Tier().begin().move(DELETING, FINISHED, broker=1, epoch=5).story
+    assert "which [1] led" in Tier().begin(broker_id=2).explanation
+    assert "which [2] led" in Tier().begin().move(DELETING, FINISHED, broker=1, epoch=5).explanation
 
 
 def test_record_has_a_leader_epoch_that_a_node_led() -> None:
-    assert "which nobody led" in Tier().begin(uploader_epoch=6).story
+    assert "which nobody led" in Tier().begin(uploader_epoch=6).explanation
 
 
 def test_leader_of_a_partition_with_one_replica_is_not_known() -> None:
     tier = Tier()
     tier.context.replicas.leaders.clear()
-    assert not tier.begin(broker_id=2).story
+    assert not tier.begin(broker_id=2).explanation
 
 
 def test_late_record_of_a_former_leader_has_no_effect() -> None:
     tier = Tier().begin().move(DELETING, SegmentState.COPY_SEGMENT_STARTED, broker=2, epoch=5).finish()
-    assert not tier.story
+    assert not tier.explanation
     assert tier.check._segments[uuid_text(ID)].state == 2
 
 
 def test_record_whose_writer_knew_another_state_has_no_effect() -> None:
     tier = Tier().begin().move(DELETING, FINISHED).call(Delete((START + "log",)))
-    assert "which is COPY_SEGMENT_STARTED" in tier.story
+    assert "which is COPY_SEGMENT_STARTED" in tier.explanation
 
 
 def spoilt(kind: str, at: int, layout: str, value: int) -> Callable[[Tier], Tier]:
@@ -286,7 +288,7 @@ def spoilt(kind: str, at: int, layout: str, value: int) -> Callable[[Tier], Tier
 
 
 @pytest.mark.parametrize(
-    ("change", "story"),
+    ("change", "explanation"),
     [
         (lambda tier: tier.begin(max_timestamp_ms=MS + 5).store(), "largest timestamp"),
         (lambda tier: tier.begin(size_bytes=10).store(), "its size"),
@@ -303,8 +305,8 @@ def spoilt(kind: str, at: int, layout: str, value: int) -> Callable[[Tier], Tier
         (spoilt("timeindex", 0, ">q", MS + 1), "is the largest timestamp"),
     ],
 )
-def test_finished_copy_must_not_differ_from_its_log(change: Callable[[Tier], Tier], story: str) -> None:
-    assert story in change(Tier()).finish().story
+def test_finished_copy_must_not_differ_from_its_log(change: Callable[[Tier], Tier], explanation: str) -> None:
+    assert explanation in change(Tier()).finish().explanation
 
 
 def test_no_segment_is_judged_after_possible_loss_of_committed_records() -> None:
@@ -313,4 +315,4 @@ def test_no_segment_is_judged_after_possible_loss_of_committed_records() -> None
     node = tier.node(1)
     node.broker.partitions.by_id[b"m", 0] = Partition(REMOTE_LOG_METADATA_TOPIC, b"m", 0, 0, log)
     tier.check.logs_touched(7, node, [log], False)
-    assert not tier.call(Delete((START + "log",))).story
+    assert not tier.call(Delete((START + "log",))).explanation

@@ -39,8 +39,8 @@ def test_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
     world.write(OWNER, FIRST)
     assert world.replies(continuing(0), init_producer_id_response(error=error)) == []
     assert world.replies(continuing(1), init_producer_id_response(error=ErrorCode.concurrent_transactions)) == []
-    (story,) = world.replies(continuing(1), init_producer_id_response(error=error))
-    assert "that is the owner" in story
+    (explanation,) = world.replies(continuing(1), init_producer_id_response(error=error))
+    assert "that is the owner" in explanation
 
 
 @pytest.mark.clause("X-1")
@@ -59,9 +59,9 @@ def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transactio
     world.write(OWNER, FIRST)
     assert world.replies(continuing(0), init_producer_id_response(producer_epoch=1)) == []
     world.write(*between)
-    stories = world.replies(continuing(0), init_producer_id_response(error=ErrorCode.producer_fenced))
-    assert bool(stories) is is_wrong
-    assert all("nothing has happened since" in each for each in stories)
+    explanations = world.replies(continuing(0), init_producer_id_response(error=ErrorCode.producer_fenced))
+    assert bool(explanations) is is_wrong
+    assert all("nothing has happened since" in each for each in explanations)
 
 
 @pytest.mark.clause("X-1")
@@ -82,8 +82,8 @@ def test_new_coordinator_may_fence_who_lost_the_response() -> None:
 def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong: bool) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST, SECOND)
-    stories = world.replies(continuing(named[1], named[0]), init_producer_id_response(producer_epoch=2))
-    assert bool([each for each in stories if "KIP-360" in each]) is is_wrong
+    explanations = world.replies(continuing(named[1], named[0]), init_producer_id_response(producer_epoch=2))
+    assert bool([each for each in explanations if "KIP-360" in each]) is is_wrong
 
 
 @pytest.mark.clause("X-1")
@@ -92,8 +92,8 @@ def test_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong:
     world = CheckedTransactionCoordinator()
     last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
     world.write(OWNER, last, OWNER._replace(producer_id=8))
-    stories = world.replies(continuing(epoch), init_producer_id_response(8))
-    assert bool([each for each in stories if "KIP-360" in each]) is is_wrong
+    explanations = world.replies(continuing(epoch), init_producer_id_response(8))
+    assert bool([each for each in explanations if "KIP-360" in each]) is is_wrong
 
 
 DUTY_US = 2_000_000 + 3_000_000 + WORK_US

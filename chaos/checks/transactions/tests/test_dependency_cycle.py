@@ -27,7 +27,7 @@ def violations_of(history: History) -> list[Violation]:
 def test_exactly_the_planted_cycle_is_found(name: str) -> None:
     _, circle, at_us = PLANTED[name]
     violations = violations_of(planted(name))
-    assert [(each.story.partition(":")[0], each.at_us) for each in violations] == (
+    assert [(each.explanation.partition(":")[0], each.at_us) for each in violations] == (
         [(circle, at_us)] if circle else []
     ), violations
     assert closed_at(planted(name)) == at_us
@@ -35,7 +35,7 @@ def test_exactly_the_planted_cycle_is_found(name: str) -> None:
 
 def test_cycle_is_reported_edge_by_edge() -> None:
     (violation,) = violations_of(planted("sends"))
-    assert violation.story == (
+    assert violation.explanation == (
         "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "
         "7 was written (ww), before operation 0 of a ended at 10 us (within), before operation 0 of b began at 20 us "
         "(realtime)"

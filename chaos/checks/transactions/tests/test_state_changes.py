@@ -63,12 +63,12 @@ def test_whole_transaction_is_no_violation() -> None:
 def test_response_before_its_value_is_replicated_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, commits=False)
-    (story,) = world.replies(init_producer_id_request(), init_producer_id_response())
-    assert "InitProducerId of x (producer 7, epoch 0) with no error, and no value with this owner" in story
+    (explanation,) = world.replies(init_producer_id_request(), init_producer_id_response())
+    assert "InitProducerId of x (producer 7, epoch 0) with no error, and no value with this owner" in explanation
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
-    (story,) = world.replies(init_producer_id_request(), init_producer_id_response(producer_epoch=1))
-    assert "X-2" in story
+    (explanation,) = world.replies(init_producer_id_request(), init_producer_id_response(producer_epoch=1))
+    assert "X-2" in explanation
 
 
 def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
@@ -113,9 +113,9 @@ def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: 
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.acts(None, markers(**sent))
-    stories = world.looked()
-    assert len(stories) == bool(clause)
-    assert all(clause in each for each in stories)
+    explanations = world.looked()
+    assert len(explanations) == bool(clause)
+    assert all(clause in each for each in explanations)
 
 
 def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
@@ -184,4 +184,4 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     held.current = held.current._replace(transactional_id="other")
     check.inspect(9, 0, node, None, False)
     (violation,) = check.violations
-    assert (violation.at_us, violation.story.endswith(f"is stored under {id_}")) == (9, True)
+    assert (violation.at_us, violation.explanation.endswith(f"is stored under {id_}")) == (9, True)

@@ -240,8 +240,8 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
         world.state.truncate_to(1)
     world.held["x"] = TransactionEntry(OWNER)
     world.looked()
-    stories = [*world.write(STARTED), *world.write(STARTED), *world.write(STARTED)]
-    assert bool(stories) is not is_excused
+    explanations = [*world.write(STARTED), *world.write(STARTED), *world.write(STARTED)]
+    assert bool(explanations) is not is_excused
 
 
 def _loses_all_but(world: CheckedTransactionCoordinator, *kept: Transaction) -> None:

@@ -67,8 +67,8 @@ class CheckedCoordinator:
         self.handle(ADD, add_partitions_to_txn_request(0))
 
     @property
-    def stories(self) -> list[str]:
-        return [each.story for each in self.check.violations]
+    def explanations(self) -> list[str]:
+        return [each.explanation for each in self.check.violations]
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def coordinator() -> CheckedCoordinator:
 def test_timeout_above_the_maximum_must_be_refused(coordinator: CheckedCoordinator) -> None:
     coordinator.take(7, LONGEST_MS)
     coordinator.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
-    assert coordinator.stories == []
+    assert coordinator.explanations == []
     coordinator.take(7, LONGEST_MS + 1)
-    assert coordinator.stories == [f"x was granted a timeout of {LONGEST_MS + 1} ms"]
+    assert coordinator.explanations == [f"x was granted a timeout of {LONGEST_MS + 1} ms"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_id_is_forgotten_in_time_and_not_before(
     coordinator.end()
     coordinator.wait(idle_ms)
     coordinator.take(producer_id)
-    assert (coordinator.stories == []) == right
+    assert (coordinator.explanations == []) == right
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_producer_that_sends_requests_is_not_idle(
     handle(coordinator)
     coordinator.wait(LATEST_MS)
     coordinator.take(7)
-    assert coordinator.stories == []
+    assert coordinator.explanations == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
@@ -130,7 +130,7 @@ def test_step_of_the_clock_forgets_sooner_or_later(coordinator: CheckedCoordinat
     coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
     coordinator.wall_ahead_ms = EXPIRES_MS if producer_id == 8 else -10
     coordinator.take(producer_id)
-    assert coordinator.stories == []
+    assert coordinator.explanations == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
@@ -139,7 +139,7 @@ def test_another_node_may_have_coordinated_it_meanwhile(coordinator: CheckedCoor
     coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
     coordinator.led.leader_epoch = 4
     coordinator.take(producer_id)
-    assert coordinator.stories == []
+    assert coordinator.explanations == []
 
 
 def test_fault_delays_forgetting_and_not_the_rest(coordinator: CheckedCoordinator) -> None:
@@ -148,7 +148,7 @@ def test_fault_delays_forgetting_and_not_the_rest(coordinator: CheckedCoordinato
     fault_times.node(2, 1000)
     coordinator.wait(LATEST_MS + 1)
     coordinator.take(7)
-    assert coordinator.stories == []
+    assert coordinator.explanations == []
     fault_times.node(0, coordinator.now_ms * 1000)
     coordinator.take(8)
-    assert len(coordinator.stories) == 1
+    assert len(coordinator.explanations) == 1

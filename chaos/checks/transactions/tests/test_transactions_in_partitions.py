@@ -227,9 +227,9 @@ def test_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
             world.write(STARTED)
         return world.produce(arrives=False)
 
-    (story,) = write(is_next_open=False)
-    assert "since then" not in story
-    assert "began a transaction of producer 7, epoch 0" in story
+    (explanation,) = write(is_next_open=False)
+    assert "since then" not in explanation
+    assert "began a transaction of producer 7, epoch 0" in explanation
     assert write(is_next_open=True) == []
 
 

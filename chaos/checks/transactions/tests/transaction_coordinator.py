@@ -113,10 +113,10 @@ class CheckedTransactionCoordinator:
         return self._node.as_node()
 
     def looked(self) -> list[str]:
-        """Let the checks follow the logs, and return the stories of all violations."""
+        """Let the checks follow the logs, and return the explanations of all violations."""
         self.us += 1000
         self.view.observe(self.us, 0, self.node(), False)
-        return [violation.story for each in self.checks for violation in each.violations]
+        return [violation.explanation for each in self.checks for violation in each.violations]
 
     def acts(self, event: Request | None, *effects: Any) -> None:
         self.us += 1000
