@@ -20,8 +20,8 @@ from reference_broker.wire.produce import ProducePartitionResponse, ProduceRespo
 from reference_broker.wire.tags import Tag
 from scenarios.model import Match, Range
 
-NOT_LEADER = int(ErrorCode.not_leader_or_follower)
-SESSION = int(ErrorCode.fetch_session_id_not_found)
+NOT_LEADER_OR_FOLLOWER = int(ErrorCode.not_leader_or_follower)
+FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 
 def reply(api: int, version: int, body: object) -> Reply:
@@ -82,30 +82,36 @@ def test_no_response_cannot_be_truncated() -> None:
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
 def test_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
     log = Log()
-    (sent,) = after(interceptor(log, rule("response_error", "response", code=SESSION)), made(fetched()))
-    assert read_back(sent) == FetchResponse(error_code=SESSION)
+    (sent,) = after(
+        interceptor(log, rule("response_error", "response", code=FETCH_SESSION_ID_NOT_FOUND)), made(fetched())
+    )
+    assert read_back(sent) == FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND)
     assert [row.detail for row in log.rows] == ["NONE became FETCH_SESSION_ID_NOT_FOUND"]
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
 def test_item_error_is_set_in_each_item_and_removes_records(made: Any) -> None:
-    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER, code_in="items"))
+    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER_OR_FOLLOWER, code_in="items"))
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)
     assert (seen.error_code, seen.session_id) == (ErrorCode.none, 9)
-    assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [(NOT_LEADER, b"")] * 2
+    assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [
+        (NOT_LEADER_OR_FOLLOWER, b"")
+    ] * 2
 
 
 def test_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
-    (sent,) = after(interceptor(Log(), rule("response_error", "response", code=NOT_LEADER)), raw(produced()))
+    (sent,) = after(
+        interceptor(Log(), rule("response_error", "response", code=NOT_LEADER_OR_FOLLOWER)), raw(produced())
+    )
     seen: Any = read_back(sent)
     (partition,) = seen.responses[0].partitions
-    assert (partition.error_code, partition.base_offset) == (NOT_LEADER, -1)
+    assert (partition.error_code, partition.base_offset) == (NOT_LEADER_OR_FOLLOWER, -1)
 
 
 def test_response_that_has_no_place_for_the_error_is_no_match() -> None:
     log = Log()
-    subject = interceptor(log, rule("response_error", "response", code=NOT_LEADER, code_in="response"))
+    subject = interceptor(log, rule("response_error", "response", code=NOT_LEADER_OR_FOLLOWER, code_in="response"))
     assert after(subject, produced()) == [produced()]
     assert not log.rows
 
@@ -113,7 +119,7 @@ def test_response_that_has_no_place_for_the_error_is_no_match() -> None:
 def test_rule_counts_only_responses_that_match() -> None:
     log = Log()
     match = Match(api=int(ApiKey.FETCH))
-    subject = interceptor(log, rule("response_error", "response", match=match, nth=2, code=SESSION))
+    subject = interceptor(log, rule("response_error", "response", match=match, nth=2, code=FETCH_SESSION_ID_NOT_FOUND))
     whole = [after(subject, each) == [each] for each in (produced(), fetched(), produced(), fetched())]
     assert whole == [True, True, True, False]
 
@@ -131,7 +137,7 @@ def test_error_code_is_put_into_every_version_of_a_kio_response(version: int) ->
 
 def test_frame_of_an_unknown_api_is_not_changed() -> None:
     unknown = reply(999, 0, RawFrame(b"\0\0\0\4abcd", 999, 0, is_request=False))
-    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER))
+    subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER_OR_FOLLOWER))
     assert after(subject, unknown) == [unknown]
     assert value_of(unknown.body) is None
     assert value_of(HeartbeatResponse) is HeartbeatResponse

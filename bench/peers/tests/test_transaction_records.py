@@ -19,10 +19,10 @@ pytestmark = pytest.mark.peer
 def test_dump_tool_decodes_the_transaction_log_with_either_value(tmp_path: Path, version: int) -> None:
     world = TransactionWorld(version=version)
     world.coordinate(0)
-    id_ = world.id_in(0, "pay")
-    owner = world.taken(id_)
-    world.add(id_, owner, 0, 2, version=version)
-    world.end(id_, owner, version=version)
+    id_ = world.transactional_id_in(0, "pay")
+    owner = world.initialized_producer(id_)
+    world.add_partitions(id_, owner, 0, 2, version=version)
+    world.end_transaction(id_, owner, version=version)
     (path,) = (file for file in world.disk.files if file.startswith("__transaction_state-0/") and file.endswith(".log"))
     dumped = tmp_path / Path(path).name
     dumped.write_bytes(world.disk.files[path])

@@ -34,7 +34,7 @@ from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
-FAILED = ErrorCode.unknown_server_error
+UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error
 VICTIM = 50
 """The connection whose request fails."""
 
@@ -89,7 +89,7 @@ def test_bug_in_parked_fetch_fails_fetch_and_not_produce(where: str) -> None:
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
     assert costs == ["FETCH"]
-    assert error_of(world, number) == FAILED
+    assert error_of(world, number) == UNKNOWN_SERVER_ERROR
     goes_on(world)
 
 
@@ -101,7 +101,7 @@ def test_bug_at_max_wait_of_fetch_fails_only_fetch() -> None:
     with bug_in(Fetch, "_complete"):
         world.advance(200)
     assert costs == ["FETCH"]
-    assert error_of(world, number) == FAILED
+    assert error_of(world, number) == UNKNOWN_SERVER_ERROR
     goes_on(world)
 
 
@@ -249,7 +249,7 @@ def test_bug_in_response_to_one_member_keeps_group() -> None:
     with bug_in(k11_join_group, "_response", fails_once):
         world.advance(500)
     assert costs == ["JOIN_GROUP"]
-    assert sorted(error_of(world, each) for each in (first, second)) == [FAILED, ErrorCode.none]
+    assert sorted(error_of(world, each) for each in (first, second)) == [UNKNOWN_SERVER_ERROR, ErrorCode.none]
     world.node.broker.groups.validate()
     goes_on(world)
 
@@ -273,8 +273,8 @@ def test_bug_in_update_metadata_fails_only_that_update() -> None:
     second = world.send(ApiKey.UPDATE_METADATA, 1001, update, VICTIM)
     world.settle()
     assert costs == ["UPDATE_METADATA"]
-    assert error_of(world, first) == FAILED
-    assert error_of(world, second) != FAILED
+    assert error_of(world, first) == UNKNOWN_SERVER_ERROR
+    assert error_of(world, second) != UNKNOWN_SERVER_ERROR
     goes_on(world)
 
 
@@ -290,7 +290,7 @@ def test_bug_in_planning_fails_change_and_next_one_succeeds(bug: type[Exception]
 
     with bug_in(TopicCreation, "plan", plan):
         response = world.request(ApiKey.CREATE_TOPICS, 7, create_request("u"), VICTIM)
-    assert response.topics[0].error_code == FAILED
+    assert response.topics[0].error_code == UNKNOWN_SERVER_ERROR
     assert costs == [TopicCreation.name]
     assert world.create("u").error_code == ErrorCode.none
     goes_on(world)
@@ -365,6 +365,6 @@ def test_bug_in_heartbeat_keeps_members_of_stable_group() -> None:
     costs = contained(world)
     with bug_in(type(world.node.broker.groups.membership), "heartbeat"):
         number = world.send(ApiKey.HEARTBEAT, 4, body(ApiKey.HEARTBEAT, group_id="g"), VICTIM)
-    assert (error_of(world, number), costs) == (FAILED, ["HEARTBEAT"])
+    assert (error_of(world, number), costs) == (UNKNOWN_SERVER_ERROR, ["HEARTBEAT"])
     world.node.broker.groups.validate()
     goes_on(world)

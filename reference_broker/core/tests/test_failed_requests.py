@@ -17,7 +17,7 @@ from reference_broker.wire.messages import decode_response, encode_response
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tags import Tag
 
-FAILED = int(ErrorCode.unknown_server_error)
+UNKNOWN_SERVER_ERROR = int(ErrorCode.unknown_server_error)
 NO_ID = bytes(16)
 
 
@@ -58,14 +58,14 @@ def test_failed_request_of_each_version_returns_encodable_error_or_closes(key: i
     frame = b"".join(encode_response(key, version, 9, call.body))
     number, body = decode_response(key, version, memoryview(frame)[4:])
     assert number == 9
-    assert getattr(body, "error_code") == FAILED  # noqa: B009  (each API has its own class)
+    assert getattr(body, "error_code") == UNKNOWN_SERVER_ERROR  # noqa: B009  (each API has its own class)
 
 
 @pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT])
 def test_failed_request_with_error_field_gets_response(key: int) -> None:
     call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, SERVED[key][1], "c", None, _tag()))
-    assert call.body.error_code == FAILED
+    assert call.body.error_code == UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(("acks", "responds"), [(-1, True), (1, True), (0, False)])
@@ -77,7 +77,10 @@ def test_failed_produce_returns_error_of_each_partition_unless_acks_zero(acks: i
         assert call.reason
         return
     partitions = call.body.responses[0].partitions
-    assert [(partition.partition, partition.error_code) for partition in partitions] == [(4, FAILED), (7, FAILED)]
+    assert [(partition.partition, partition.error_code) for partition in partitions] == [
+        (4, UNKNOWN_SERVER_ERROR),
+        (7, UNKNOWN_SERVER_ERROR),
+    ]
 
 
 def _tag() -> Tag:
@@ -109,7 +112,7 @@ def test_contained_bug_fails_only_its_request(after_response: bool) -> None:
     bugs: list[tuple[int, str]] = []
     world.node.on_bug = lambda request, bug: bugs.append((getattr(request, "api_key", -1), type(bug).__name__))
     response = world.request(ApiKey.FETCH, 12, FetchRequest())
-    assert (response is None) if after_response else (response.error_code == FAILED)
+    assert (response is None) if after_response else (response.error_code == UNKNOWN_SERVER_ERROR)
     assert bugs == [(ApiKey.FETCH, "BugError")]
     failures = world.node.metrics.counter(
         "kafka.network", "RequestMetrics", "ErrorsPerSec", request="Fetch", error="UNKNOWN_SERVER_ERROR"
@@ -128,4 +131,4 @@ def test_assertion_error_is_contained_like_any_bug() -> None:
 
     world.node._dispatcher._bound[ApiKey.FETCH] = (object, broken)
     world.node.on_bug = lambda *_: None
-    assert world.request(ApiKey.FETCH, 12, FetchRequest()).error_code == FAILED
+    assert world.request(ApiKey.FETCH, 12, FetchRequest()).error_code == UNKNOWN_SERVER_ERROR

@@ -29,7 +29,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 ID = TransactionalId("tx")
 TIMEOUT = i32Timedelta.parse(timedelta(seconds=8))
 INDEXES = (0, 1, 2)
-RETRIABLE = (
+RETRIABLE_ERRORS = (
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -77,7 +77,7 @@ class TransactionsWorld(ClusterWorld):
         """Send the request as a client does, with retries until the error is not retriable."""
         for _ in range(300):
             response = self.response_to(self.send(self.coordinator(), key, version, body))
-            if response is not None and known_error(int(error_of(response))) not in RETRIABLE:
+            if response is not None and known_error(int(error_of(response))) not in RETRIABLE_ERRORS:
                 return response
             self.run(50)
         raise AssertionError(f"no response to {key.name}")

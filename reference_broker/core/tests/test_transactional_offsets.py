@@ -15,7 +15,7 @@ ID = "tx"
 VERSIONS_OF_COMMIT = range(VERSIONS[ApiKey.TXN_OFFSET_COMMIT][0], VERSIONS[ApiKey.TXN_OFFSET_COMMIT][1] + 1)
 ADDS_BY_ITSELF_FROM = 5
 UNSTABLE = (-1, ErrorCode.unstable_offset_commit)
-BUSY = (
+RETRIABLE_ERRORS = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
@@ -50,7 +50,7 @@ class Producer:
     def retried(self, key: ApiKey, version: int, error_of: Any, **fields: Any) -> Any:
         for _ in range(50):
             response = self.world.request(key, version, body(key, **fields), 7)
-            if error_of(response) not in BUSY:
+            if error_of(response) not in RETRIABLE_ERRORS:
                 return response
             self.world.advance(100)
         raise AssertionError(f"{key.name} got {error_of(response)}")

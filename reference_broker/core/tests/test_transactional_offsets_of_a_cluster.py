@@ -11,7 +11,7 @@ from reference_broker.core.tests.test_transaction_coordinators import ID, Transa
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, known_error
 
-RETRIABLE = (
+RETRIABLE_ERRORS = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
@@ -38,7 +38,7 @@ class OffsetsWorld(TransactionsWorld):
         """Send the request as a client does, with retries until the error is not retriable."""
         for _ in range(300):
             response = self.response_to(self.send(self.group_coordinator(), key, version, body(key, **fields)))
-            if response is not None and known_error(int(error_of(response))) not in RETRIABLE:
+            if response is not None and known_error(int(error_of(response))) not in RETRIABLE_ERRORS:
                 return response
             self.run(50)
         raise AssertionError(f"{key.name} got {response}")

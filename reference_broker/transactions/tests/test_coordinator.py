@@ -6,21 +6,21 @@ import pytest
 
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.coordinator import NO_OWNER
-from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
 from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
-FENCED = ErrorCode.producer_fenced
-UNKNOWN_ID = ErrorCode.invalid_producer_id_mapping
-BUSY = ErrorCode.concurrent_transactions
-WRONG = ErrorCode.invalid_txn_state
+PRODUCER_FENCED = ErrorCode.producer_fenced
+INVALID_PRODUCER_ID_MAPPING = ErrorCode.invalid_producer_id_mapping
+CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions
+INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 
 
 def coordinating(**more: Any) -> tuple[TransactionWorld, str]:
     world = TransactionWorld(**more)
     world.coordinate(0)
-    return world, world.id_in(0)
+    return world, world.transactional_id_in(0)
 
 
 @pytest.mark.clause("X-1")
@@ -28,12 +28,12 @@ def coordinating(**more: Any) -> tuple[TransactionWorld, str]:
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithProducerFencedOnAddPartitionsWhenEpochsAreDifferent")
 def test_init_producer_id_bumps_epoch_and_fences_previous_producer() -> None:
     world, id_ = coordinating()
-    first = world.taken(id_)
+    first = world.initialized_producer(id_)
     assert first == (1000, 0)
-    second = world.taken(id_)
+    second = world.initialized_producer(id_)
     assert second == (1000, 1)
-    assert world.add(id_, first) == [FENCED]
-    assert world.add(id_, second) == [NONE]
+    assert world.add_partitions(id_, first) == [PRODUCER_FENCED]
+    assert world.add_partitions(id_, second) == [NONE]
 
 
 @pytest.mark.clause("X-1")
@@ -42,13 +42,16 @@ def test_init_producer_id_bumps_epoch_and_fences_previous_producer() -> None:
 def test_init_producer_id_with_current_epoch_bumps_it_unless_fenced() -> None:
     """KIP-360: the producer sends its current ID and epoch. Its own repeated request gets the same response again."""
     world, id_ = coordinating()
-    first = world.taken(id_)
-    second = world.taken(id_, expected=first)
+    first = world.initialized_producer(id_)
+    second = world.initialized_producer(id_, expected=first)
     assert second == (1000, 1)
-    assert world.taken(id_, expected=first) == second
-    third = world.taken(id_)
-    assert [error for error, _ in world.take(id_, first) + world.take(id_, second)] == [FENCED, FENCED]
-    assert world.taken(id_, expected=third) == (1000, 3)
+    assert world.initialized_producer(id_, expected=first) == second
+    third = world.initialized_producer(id_)
+    assert [error for error, _ in world.init_producer_id(id_, first) + world.init_producer_id(id_, second)] == [
+        PRODUCER_FENCED,
+        PRODUCER_FENCED,
+    ]
+    assert world.initialized_producer(id_, expected=third) == (1000, 3)
 
 
 @pytest.mark.clause("X-1")
@@ -56,9 +59,11 @@ def test_init_producer_id_with_current_epoch_bumps_it_unless_fenced() -> None:
 def test_exhausted_epochs_return_new_producer_id() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
-    world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
-    assert [error for error, _ in world.take(id_)] == [ErrorCode.coordinator_load_in_progress], "no ID was there yet"
-    assert world.taken(id_) == (1000, 0)
+    world.load_transaction(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    assert [error for error, _ in world.init_producer_id(id_)] == [ErrorCode.coordinator_load_in_progress], (
+        "no ID was there yet"
+    )
+    assert world.initialized_producer(id_) == (1000, 0)
     assert world.transaction(id_).previous_producer_id == 5
 
 
@@ -67,12 +72,12 @@ def test_exhausted_epochs_return_new_producer_id() -> None:
 )
 def test_init_producer_id_aborts_open_transaction_first() -> None:
     world, id_ = coordinating()
-    first = world.taken(id_)
-    assert world.add(id_, first, 0, 1) == [NONE]
-    assert world.take(id_) == [(BUSY, NO_OWNER)]
+    first = world.initialized_producer(id_)
+    assert world.add_partitions(id_, first, 0, 1) == [NONE]
+    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
     assert world.markers(0) == world.markers(1) == [("abort", 1000, 1, 0)]
-    assert world.taken(id_) == (1000, 2)
-    assert world.end(id_, first) == [(FENCED, NO_OWNER)]
+    assert world.initialized_producer(id_) == (1000, 2)
+    assert world.end_transaction(id_, first) == [(PRODUCER_FENCED, NO_OWNER)]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +89,8 @@ def test_init_producer_id_aborts_open_transaction_first() -> None:
 @pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
 def test_invalid_transaction_timeout_is_rejected(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
-    assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NO_OWNER)]
-    assert world.take("", None, 1) == [(ErrorCode.invalid_request, NO_OWNER)]
+    assert world.init_producer_id(id_, None, timeout_ms) == [(ErrorCode[error], NO_OWNER)]
+    assert world.init_producer_id("", None, 1) == [(ErrorCode.invalid_request, NO_OWNER)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnInitPidWhenNotCoordinator")
@@ -94,11 +99,15 @@ def test_invalid_transaction_timeout_is_rejected(timeout_ms: int, error: str) ->
 @pytest.mark.clause("TransactionStateManagerTest.shouldReturnNotCoordinatorErrorIfTransactionIdPartitionNotOwned")
 def test_only_leader_of_transaction_partition_is_coordinator() -> None:
     world, _ = coordinating()
-    other = world.id_in(1)
-    assert world.take(other) == [(ErrorCode.not_coordinator, NO_OWNER)]
-    assert world.add(other, (1, 0)) == [ErrorCode.not_coordinator]
-    assert world.end(other, (1, 0)) == world.end(other, (1, 0), version=0) == [(ErrorCode.not_coordinator, NO_OWNER)]
-    assert world.verified(other, (1, 0)) is ErrorCode.not_coordinator
+    other = world.transactional_id_in(1)
+    assert world.init_producer_id(other) == [(ErrorCode.not_coordinator, NO_OWNER)]
+    assert world.add_partitions(other, (1, 0)) == [ErrorCode.not_coordinator]
+    assert (
+        world.end_transaction(other, (1, 0))
+        == world.end_transaction(other, (1, 0), version=0)
+        == [(ErrorCode.not_coordinator, NO_OWNER)]
+    )
+    assert world.verify_partitions(other, (1, 0)) is ErrorCode.not_coordinator
 
 
 @pytest.mark.clause(
@@ -107,9 +116,13 @@ def test_only_leader_of_transaction_partition_is_coordinator() -> None:
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenTxnIdDoesntExist")
 def test_unknown_transactional_id_returns_invalid_producer_id_mapping() -> None:
     world, id_ = coordinating()
-    assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
-    assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NO_OWNER)]
-    assert world.verified(id_, (1, 0)) is UNKNOWN_ID
+    assert world.add_partitions(id_, (1, 0)) == [INVALID_PRODUCER_ID_MAPPING]
+    assert (
+        world.end_transaction(id_, (1, 0))
+        == world.end_transaction(id_, (1, 0), version=0)
+        == [(INVALID_PRODUCER_ID_MAPPING, NO_OWNER)]
+    )
+    assert world.verify_partitions(id_, (1, 0)) is INVALID_PRODUCER_ID_MAPPING
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
 
 
@@ -121,31 +134,31 @@ def test_unknown_transactional_id_returns_invalid_producer_id_mapping() -> None:
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithInvalidTxnStateWhenVerifyOnlyAndPartitionNotPresent")
 def test_partition_is_verified_once_added_to_transaction() -> None:
     world, id_ = coordinating()
-    owner = world.taken(id_)
+    owner = world.initialized_producer(id_)
     abortable = ErrorCode.transaction_abortable
-    assert world.verified(id_, owner, 0) == {("events", 0): abortable}
-    world.add(id_, owner, 0)
-    assert world.verified(id_, owner, 0, 1) == {("events", 0): NONE, ("events", 1): abortable}
-    assert world.verified(id_, (owner[0] + 1, 0)) is UNKNOWN_ID
-    assert world.verified(id_, (owner[0], 7)) is FENCED
-    world.end(id_, owner, version=0)
-    assert world.verified(id_, owner, 0) == {("events", 0): abortable}
+    assert world.verify_partitions(id_, owner, 0) == {("events", 0): abortable}
+    world.add_partitions(id_, owner, 0)
+    assert world.verify_partitions(id_, owner, 0, 1) == {("events", 0): NONE, ("events", 1): abortable}
+    assert world.verify_partitions(id_, (owner[0] + 1, 0)) is INVALID_PRODUCER_ID_MAPPING
+    assert world.verify_partitions(id_, (owner[0], 7)) is PRODUCER_FENCED
+    world.end_transaction(id_, owner, version=0)
+    assert world.verify_partitions(id_, owner, 0) == {("events", 0): abortable}
 
 
 @pytest.mark.clause("X-9")
 @pytest.mark.clause("TransactionCoordinatorTest.testVerifyPartitionHandling")
 def test_partition_is_not_verified_before_it_is_replicated() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
-    responses = world.take(id_)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
     owner = responses[0][1]
-    added = world.add(id_, owner)
+    added = world.add_partitions(id_, owner)
     assert added == []
-    assert world.verified(id_, owner) == {("events", 0): ErrorCode.transaction_abortable}
-    assert world.add(id_, owner, 1) == [BUSY]
+    assert world.verify_partitions(id_, owner) == {("events", 0): ErrorCode.transaction_abortable}
+    assert world.add_partitions(id_, owner, 1) == [CONCURRENT_TRANSACTIONS]
     world.replicate(0)
     assert added == [NONE]
-    assert world.verified(id_, owner) == {("events", 0): NONE}
+    assert world.verify_partitions(id_, owner) == {("events", 0): NONE}
 
 
 # --- EndTxn -----------------------------------------------------------------------------------------------------------
@@ -154,10 +167,10 @@ def test_partition_is_not_verified_before_it_is_replicated() -> None:
 @pytest.mark.clause("X-9")
 def test_end_txn_version_2_returns_next_epoch() -> None:
     world, id_ = coordinating()
-    owner = world.taken(id_)
+    owner = world.initialized_producer(id_)
     for epoch in (1, 2, 3):
-        world.add(id_, owner)
-        ((error, next_owner),) = world.end(id_, owner, commits=epoch != 2)
+        world.add_partitions(id_, owner)
+        ((error, next_owner),) = world.end_transaction(id_, owner, commits=epoch != 2)
         assert (error, next_owner) == (NONE, (1000, epoch))
         owner = next_owner
     assert world.markers(0) == [("commit", 1000, 1, 0), ("abort", 1000, 2, 0), ("commit", 1000, 3, 0)]
@@ -165,10 +178,10 @@ def test_end_txn_version_2_returns_next_epoch() -> None:
 
 def test_end_txn_before_version_2_keeps_epoch() -> None:
     world, id_ = coordinating()
-    owner = world.taken(id_)
+    owner = world.initialized_producer(id_)
     for commits in (True, False):
-        world.add(id_, owner, version=0)
-        assert world.end(id_, owner, commits=commits, version=0) == [(NONE, NO_OWNER)]
+        world.add_partitions(id_, owner, version=0)
+        assert world.end_transaction(id_, owner, commits=commits, version=0) == [(NONE, NO_OWNER)]
     assert world.markers(0) == [("commit", 1000, 0, 0), ("abort", 1000, 0, 0)]
 
 
@@ -179,34 +192,34 @@ def test_end_txn_with_last_epoch_returns_new_producer_id_also_on_retry() -> None
     now_ms = world.now().wall_ms
     world.ids.generate(lambda _: None)
     world.pass_ms(0)
-    world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    world.load_transaction(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
     owner = (5, LAST_USED_EPOCH)
-    world.add(id_, owner)
-    assert world.end(id_, owner) == [(NONE, (1001, 0))]
+    world.add_partitions(id_, owner)
+    assert world.end_transaction(id_, owner) == [(NONE, (1001, 0))]
     assert world.markers(0) == [("commit", 5, LAST_USED_EPOCH + 1, 1)]
-    assert world.end(id_, owner) == [(NONE, (1001, 0))], "the response was lost"
-    assert world.end(id_, owner, commits=False) == [(WRONG, NO_OWNER)]
-    assert world.add(id_, (1001, 0)) == [NONE]
+    assert world.end_transaction(id_, owner) == [(NONE, (1001, 0))], "the response was lost"
+    assert world.end_transaction(id_, owner, commits=False) == [(INVALID_TXN_STATE, NO_OWNER)]
+    assert world.add_partitions(id_, (1001, 0)) == [NONE]
 
 
-OLD = {
+RESULTS_BEFORE_VERSION_2 = {
     # (state): results of commit and abort with the owner's epoch
-    TransactionState.EMPTY: (WRONG, WRONG),
+    TransactionState.EMPTY: (INVALID_TXN_STATE, INVALID_TXN_STATE),
     TransactionState.ONGOING: (NONE, NONE),
-    TransactionState.COMPLETE_COMMIT: (NONE, WRONG),
-    TransactionState.COMPLETE_ABORT: (WRONG, NONE),
+    TransactionState.COMPLETE_COMMIT: (NONE, INVALID_TXN_STATE),
+    TransactionState.COMPLETE_ABORT: (INVALID_TXN_STATE, NONE),
 }
-NEW = {
+RESULTS_IN_VERSION_2 = {
     # (state): results of a repeated abort and commit, and of both with the owner's epoch
-    TransactionState.EMPTY: (FENCED, FENCED, NONE, WRONG),
-    TransactionState.COMPLETE_ABORT: (NONE, WRONG, NONE, WRONG),
-    TransactionState.COMPLETE_COMMIT: (WRONG, NONE, NONE, WRONG),
-    TransactionState.ONGOING: (FENCED, FENCED, NONE, NONE),
+    TransactionState.EMPTY: (PRODUCER_FENCED, PRODUCER_FENCED, NONE, INVALID_TXN_STATE),
+    TransactionState.COMPLETE_ABORT: (NONE, INVALID_TXN_STATE, NONE, INVALID_TXN_STATE),
+    TransactionState.COMPLETE_COMMIT: (INVALID_TXN_STATE, NONE, NONE, INVALID_TXN_STATE),
+    TransactionState.ONGOING: (PRODUCER_FENCED, PRODUCER_FENCED, NONE, NONE),
 }
 """The table of KIP-890 in Kafka's TransactionCoordinator."""
 
 
-@pytest.mark.parametrize("state", list(OLD), ids=lambda state: state.value)
+@pytest.mark.parametrize("state", list(RESULTS_BEFORE_VERSION_2), ids=lambda state: state.value)
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenPidDoesntMatchMapped")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithProducerFencedOnEndTxnWhenEpochIsNotSameAsTransaction")
 @pytest.mark.clause("TransactionCoordinatorTest.testEndTxnWhenStatusIsCompleteCommitAndResultIsCommitInV1")
@@ -228,17 +241,21 @@ NEW = {
     "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
 )
 def test_end_txn_by_state_before_version_2(state: TransactionState) -> None:
-    for commits, wanted in zip((True, False), OLD[state], strict=True):
-        world, id_ = in_state(state)
-        assert world.end(id_, START, commits=commits, version=0) == [(wanted, NO_OWNER)]
+    for commits, wanted in zip((True, False), RESULTS_BEFORE_VERSION_2[state], strict=True):
+        world, id_ = coordinator_in_state(state)
+        assert world.end_transaction(id_, PRODUCER, commits=commits, version=0) == [(wanted, NO_OWNER)]
         assert len(world.record_values(0)) == (3 if state is TransactionState.ONGOING else 1)
-        for epoch in (START[1] - 1, START[1] + 1):
-            assert world.end(id_, (START[0], epoch), commits=commits, version=0) == [(FENCED, NO_OWNER)]
-    world, id_ = in_state(state)
-    assert world.end(id_, (START[0] + 1, START[1]), version=0) == [(UNKNOWN_ID, NO_OWNER)]
+        for epoch in (PRODUCER[1] - 1, PRODUCER[1] + 1):
+            assert world.end_transaction(id_, (PRODUCER[0], epoch), commits=commits, version=0) == [
+                (PRODUCER_FENCED, NO_OWNER)
+            ]
+    world, id_ = coordinator_in_state(state)
+    assert world.end_transaction(id_, (PRODUCER[0] + 1, PRODUCER[1]), version=0) == [
+        (INVALID_PRODUCER_ID_MAPPING, NO_OWNER)
+    ]
 
 
-@pytest.mark.parametrize("state", list(NEW), ids=lambda state: state.value)
+@pytest.mark.parametrize("state", list(RESULTS_IN_VERSION_2), ids=lambda state: state.value)
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenPidDoesntMatchMapped")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithProducerFencedOnEndTxnWhenEpochIsNotSameAsTransaction")
 @pytest.mark.clause("TransactionCoordinatorTest.testEndTxnWhenStatusIsCompleteCommitAndResultIsCommitInV2")
@@ -262,26 +279,26 @@ def test_end_txn_by_state_before_version_2(state: TransactionState) -> None:
 @pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
 @pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
 def test_end_txn_by_state_in_version_2(state: TransactionState) -> None:
-    cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
-    for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
-        world, id_ = in_state(state)
+    cases = [(epoch, commits) for epoch in (PRODUCER[1] - 1, PRODUCER[1]) for commits in (False, True)]
+    for (epoch, commits), wanted in zip(cases, RESULTS_IN_VERSION_2[state], strict=True):
+        world, id_ = coordinator_in_state(state)
         started_ms = world.now().wall_ms
         world.pass_ms(5)
-        ((error, next_owner),) = world.end(id_, (START[0], epoch), commits=commits)
+        ((error, next_owner),) = world.end_transaction(id_, (PRODUCER[0], epoch), commits=commits)
         assert error is wanted
-        assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == START[1] else 1)
+        assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == PRODUCER[1] else 1)
         if wanted is not NONE:
             assert next_owner == NO_OWNER
-        elif epoch < START[1]:
-            assert next_owner == START
+        elif epoch < PRODUCER[1]:
+            assert next_owner == PRODUCER
         else:
-            assert next_owner == (START[0], START[1] + 1)
+            assert next_owner == (PRODUCER[0], PRODUCER[1] + 1)
             is_open = state is TransactionState.ONGOING
             assert world.transaction(id_).started_ms == (started_ms if is_open else world.now().wall_ms)
-    world, id_ = in_state(state)
-    assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NO_OWNER)]
-    assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NO_OWNER)]
-    assert world.end(id_, (START[0] + 1, START[1])) == [(UNKNOWN_ID, NO_OWNER)]
+    world, id_ = coordinator_in_state(state)
+    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] - 2)) == [(PRODUCER_FENCED, NO_OWNER)]
+    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] + 1)) == [(PRODUCER_FENCED, NO_OWNER)]
+    assert world.end_transaction(id_, (PRODUCER[0] + 1, PRODUCER[1])) == [(INVALID_PRODUCER_ID_MAPPING, NO_OWNER)]
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -304,35 +321,39 @@ def test_end_txn_by_state_in_version_2(state: TransactionState) -> None:
 )
 def test_requests_before_markers_are_written_return_concurrent_transactions(version: int, commits: bool) -> None:
     world, id_ = coordinating(leaders=(1, 2))
-    owner = world.taken(id_)
-    world.add(id_, owner, 0, 1, version=version)
-    ((_, current),) = world.end(id_, owner, commits=commits, version=version)
+    owner = world.initialized_producer(id_)
+    world.add_partitions(id_, owner, 0, 1, version=version)
+    ((_, current),) = world.end_transaction(id_, owner, commits=commits, version=version)
     current = owner if version == 0 else current
-    assert world.add(id_, current) == [BUSY]
-    assert world.take(id_) == [(BUSY, NO_OWNER)]
+    assert world.add_partitions(id_, current) == [CONCURRENT_TRANSACTIONS]
+    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
     for again in (commits, not commits):  # As in Kafka, where the completion is pending (prepareComplete).
-        assert world.end(id_, owner, commits=again, version=version) == [(BUSY, NO_OWNER)]
-        assert world.end(id_, current, commits=again, version=version) == [(BUSY, NO_OWNER)]
-    assert world.verified(id_, current) is BUSY
+        assert world.end_transaction(id_, owner, commits=again, version=version) == [
+            (CONCURRENT_TRANSACTIONS, NO_OWNER)
+        ]
+        assert world.end_transaction(id_, current, commits=again, version=version) == [
+            (CONCURRENT_TRANSACTIONS, NO_OWNER)
+        ]
+    assert world.verify_partitions(id_, current) is CONCURRENT_TRANSACTIONS
     prepared = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
     assert world.transaction(id_).state is prepared
     world.reply()
     complete = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
     assert world.transaction(id_).state is complete
-    assert world.add(id_, current) == [NONE]
+    assert world.add_partitions(id_, current) == [NONE]
 
 
 @pytest.mark.clause("X-2")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldNotBumpEpochWithPendingTransaction")
 def test_state_change_is_visible_once_replicated() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
-    responses = world.take(id_)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
     owner = responses[0][1]
-    world.add(id_, owner)
+    world.add_partitions(id_, owner)
     world.replicate(0)
-    responses = world.end(id_, owner)
-    assert world.take(id_, owner) == [(BUSY, NO_OWNER)]
+    responses = world.end_transaction(id_, owner)
+    assert world.init_producer_id(id_, owner) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
     world.pass_ms(1000)
     assert (responses, world.markers(0)) == ([], [])
     world.replicate(0)
@@ -345,15 +366,15 @@ def test_state_change_is_visible_once_replicated() -> None:
 def test_late_replicated_commit_is_not_reverted() -> None:
     """The client gets an error. Its transaction is committed nevertheless, and no timeout may abort it."""
     world, id_ = coordinating(replicas=(1, 2, 3))
-    responses = world.take(id_, None, 5000)
+    responses = world.init_producer_id(id_, None, 5000)
     world.replicate(0)
     owner = responses[0][1]
-    world.add(id_, owner)
+    world.add_partitions(id_, owner)
     world.replicate(0)
-    responses = world.end(id_, owner)
+    responses = world.end_transaction(id_, owner)
     world.pass_ms(60_000)
     assert responses == [(ErrorCode.coordinator_not_available, NO_OWNER)]
-    assert world.end(id_, owner, commits=False) == [(BUSY, NO_OWNER)]
+    assert world.end_transaction(id_, owner, commits=False) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
     world.replicate(0)
     world.pass_ms(1000)
     assert world.markers(0) == [("commit", 1000, 1, 0)]
@@ -365,7 +386,7 @@ def test_late_replicated_commit_is_not_reverted() -> None:
 def test_value_version_follows_transaction_version_feature() -> None:
     for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
         world, id_ = coordinating(version=version)
-        world.taken(id_)
+        world.initialized_producer(id_)
         value = world.record_values(0)[-1]
         assert value is not None
         assert value[:2] == wanted
@@ -373,9 +394,9 @@ def test_value_version_follows_transaction_version_feature() -> None:
 
 def test_fencing_without_version_2_keeps_producer_id() -> None:
     world, id_ = coordinating(version=1)
-    owner = world.taken(id_)
-    world.add(id_, owner, version=0)
-    world.take(id_)
+    owner = world.initialized_producer(id_)
+    world.add_partitions(id_, owner, version=0)
+    world.init_producer_id(id_)
     state = world.transaction(id_)
     assert (state.producer_epoch, state.next_producer_id, state.client_version) == (1, NO_PRODUCER_ID, 0)
-    assert world.taken(id_) == (1000, 2)
+    assert world.initialized_producer(id_) == (1000, 2)

@@ -6,29 +6,29 @@ import pytest
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.coordinator import NO_OWNER
-from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
 from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
-BUSY = [(ErrorCode.concurrent_transactions, NO_OWNER)]
-FENCED = [(ErrorCode.producer_fenced, NO_OWNER)]
-UNAVAILABLE = [(ErrorCode.coordinator_not_available, NO_OWNER)]
+CONCURRENT_TRANSACTIONS = [(ErrorCode.concurrent_transactions, NO_OWNER)]
+PRODUCER_FENCED = [(ErrorCode.producer_fenced, NO_OWNER)]
+COORDINATOR_NOT_AVAILABLE = [(ErrorCode.coordinator_not_available, NO_OWNER)]
 AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 LAST = (5, LAST_USED_EPOCH)
 FENCING_EPOCH = LAST_USED_EPOCH + 1
 ROTATED = (1001, 0)
-"""The producer ID that comes after 5 in the worlds of ``in_state``."""
+"""The producer ID that comes after 5 in the worlds of ``coordinator_in_state``."""
 
 
-# --- a producer takes the ID ------------------------------------------------------------------------------------------
+# --- InitProducerId --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfNoStateAndProducerIdAndEpochProvided")
 def test_init_producer_id_with_expired_id_returns_new_producer_id() -> None:
     world = TransactionWorld()
     world.coordinate(0)
-    assert world.taken(world.id_in(0), expected=(10, 1)) == (1000, 0)
+    assert world.initialized_producer(world.transactional_id_in(0), expected=(10, 1)) == (1000, 0)
 
 
 @pytest.mark.parametrize("state", AT_REST, ids=lambda state: state.value)
@@ -40,9 +40,9 @@ def test_init_producer_id_with_expired_id_returns_new_producer_id() -> None:
     "TransactionCoordinatorTest.shouldIncrementEpochAndUpdateMetadataOnHandleInitPidWhenExistingCompleteCommitTransaction"
 )
 def test_init_producer_id_updates_timeout(state: TransactionState) -> None:
-    world, id_ = in_state(state)
+    world, id_ = coordinator_in_state(state)
     world.pass_ms(7)
-    assert world.taken(id_, timeout_ms=10) == (START[0], START[1] + 1)
+    assert world.initialized_producer(id_, timeout_ms=10) == (PRODUCER[0], PRODUCER[1] + 1)
     found = world.transaction(id_)
     assert (found.timeout_ms, found.updated_ms) == (10, world.now().wall_ms)
     assert found.state is TransactionState.EMPTY
@@ -50,30 +50,30 @@ def test_init_producer_id_updates_timeout(state: TransactionState) -> None:
 
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithNoLastProducerData")
 def test_previous_epoch_without_last_producer_data_is_fenced() -> None:
-    world, id_ = in_state(TransactionState.EMPTY)
-    assert world.take(id_, (START[0], START[1] - 1)) == FENCED
+    world, id_ = coordinator_in_state(TransactionState.EMPTY)
+    assert world.init_producer_id(id_, (PRODUCER[0], PRODUCER[1] - 1)) == PRODUCER_FENCED
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testFenceProducerWhenMappingExistsWithDifferentProducerId")
 def test_previous_producer_id_is_fenced() -> None:
     world = TransactionWorld()
-    id_, now_ms = world.id_in(0), world.now().wall_ms
-    world.written(Transaction(id_, 6, 60_000, now_ms, producer_epoch=7, previous_producer_id=5))
-    assert world.take(id_, (5, 7)) == FENCED
+    id_, now_ms = world.transactional_id_in(0), world.now().wall_ms
+    world.load_transaction(Transaction(id_, 6, 60_000, now_ms, producer_epoch=7, previous_producer_id=5))
+    assert world.init_producer_id(id_, (5, 7)) == PRODUCER_FENCED
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testRetryInitProducerIdAfterProducerIdRotation")
 def test_retry_after_producer_id_rotation_returns_new_producer_id() -> None:
-    world, id_ = in_state(TransactionState.EMPTY, LAST)
-    assert world.taken(id_, expected=LAST) == ROTATED
-    assert world.taken(id_, expected=LAST) == ROTATED
+    world, id_ = coordinator_in_state(TransactionState.EMPTY, LAST)
+    assert world.initialized_producer(id_, expected=LAST) == ROTATED
+    assert world.initialized_producer(id_, expected=LAST) == ROTATED
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithInvalidEpochAfterProducerIdRotation")
 def test_stale_epoch_of_rotated_producer_id_is_fenced() -> None:
-    world, id_ = in_state(TransactionState.EMPTY, LAST)
-    assert world.taken(id_, expected=LAST) == ROTATED
-    assert world.take(id_, (5, LAST_USED_EPOCH - 1)) == FENCED
+    world, id_ = coordinator_in_state(TransactionState.EMPTY, LAST)
+    assert world.initialized_producer(id_, expected=LAST) == ROTATED
+    assert world.init_producer_id(id_, (5, LAST_USED_EPOCH - 1)) == PRODUCER_FENCED
 
 
 # --- the last epochs --------------------------------------------------------------------------------------------------
@@ -82,12 +82,12 @@ def test_stale_epoch_of_rotated_producer_id_is_fenced() -> None:
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.clause("TransactionCoordinatorTest.shouldUseLastEpochToFenceWhenEpochsAreExhausted")
 def test_fencing_uses_greatest_epoch_before_version_2(version: int) -> None:
-    world, id_ = in_state(TransactionState.ONGOING, LAST, version=version)
-    assert world.take(id_) == BUSY
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, LAST, version=version)
+    assert world.init_producer_id(id_) == CONCURRENT_TRANSACTIONS
     assert world.markers(0) == [("abort", 5, FENCING_EPOCH, 1)]
     state = world.transaction(id_)
     assert (state.producer_id, state.producer_epoch, state.next_producer_id) == (5, FENCING_EPOCH, NO_PRODUCER_ID)
-    assert world.taken(id_) == ROTATED
+    assert world.initialized_producer(id_) == ROTATED
 
 
 @pytest.mark.clause(
@@ -95,8 +95,8 @@ def test_fencing_uses_greatest_epoch_before_version_2(version: int) -> None:
     "TransactionCoordinatorTest.shouldRotateProducerIdWhenInitPidFencesOngoingTxnAtEpochOverflowBoundaryTV2",
 )
 def test_init_producer_id_with_last_epoch_fences_and_rotates_producer_id() -> None:
-    world, id_ = in_state(TransactionState.ONGOING, LAST, leaders=(2,))
-    assert world.take(id_) == BUSY
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, LAST, leaders=(2,))
+    assert world.init_producer_id(id_) == CONCURRENT_TRANSACTIONS
     prepared = world.transaction(id_)
     assert prepared.state is TransactionState.PREPARE_ABORT
     assert (prepared.producer_id, prepared.producer_epoch, prepared.next_producer_id) == (5, FENCING_EPOCH, ROTATED[0])
@@ -104,7 +104,7 @@ def test_init_producer_id_with_last_epoch_fences_and_rotates_producer_id() -> No
     complete = world.transaction(id_)
     assert complete.state is TransactionState.COMPLETE_ABORT
     assert (complete.producer_id, complete.producer_epoch) == ROTATED
-    assert world.end(id_, LAST, commits=False) == [(NONE, ROTATED)], "as an end that comes again"
+    assert world.end_transaction(id_, LAST, commits=False) == [(NONE, ROTATED)], "as an end that comes again"
     assert len(world.record_values(0)) == 3
 
 
@@ -117,7 +117,7 @@ def test_init_producer_id_with_last_epoch_fences_and_rotates_producer_id() -> No
 )
 @pytest.mark.parametrize("comes_back", ["with an abort", "with InitProducerId"])
 def test_late_producer_gets_new_producer_id_after_timeout_at_last_epoch(comes_back: str) -> None:
-    world, id_ = in_state(TransactionState.ONGOING, LAST, timeout_ms=1000, leaders=(2,))
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, LAST, timeout_ms=1000, leaders=(2,))
     world.pass_ms(3000)
     prepared = world.transaction(id_)
     assert (prepared.producer_id, prepared.producer_epoch, prepared.next_producer_id) == (5, FENCING_EPOCH, ROTATED[0])
@@ -126,9 +126,9 @@ def test_late_producer_gets_new_producer_id_after_timeout_at_last_epoch(comes_ba
     complete = world.transaction(id_)
     assert (complete.state, complete.producer_id) == (TransactionState.COMPLETE_ABORT, ROTATED[0])
     if comes_back == "with an abort":
-        assert world.end(id_, LAST, commits=False) == [(NONE, ROTATED)]
+        assert world.end_transaction(id_, LAST, commits=False) == [(NONE, ROTATED)]
     else:
-        assert world.taken(id_, expected=LAST) == ROTATED
+        assert world.initialized_producer(id_, expected=LAST) == ROTATED
 
 
 @pytest.mark.clause(
@@ -136,13 +136,13 @@ def test_late_producer_gets_new_producer_id_after_timeout_at_last_epoch(comes_ba
     "TransactionCoordinatorTest.shouldReturnConcurrentTxnOnAddPartitionsIfEndTxnV2EpochOverflowAndNotComplete",
 )
 def test_new_producer_id_is_valid_once_transaction_completes() -> None:
-    world, id_ = in_state(TransactionState.ONGOING, LAST, leaders=(2,))
-    assert world.end(id_, LAST) == [(NONE, ROTATED)]
-    assert world.end(id_, LAST) == BUSY
-    assert world.add(id_, ROTATED) == [ErrorCode.concurrent_transactions]
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, LAST, leaders=(2,))
+    assert world.end_transaction(id_, LAST) == [(NONE, ROTATED)]
+    assert world.end_transaction(id_, LAST) == CONCURRENT_TRANSACTIONS
+    assert world.add_partitions(id_, ROTATED) == [ErrorCode.concurrent_transactions]
     world.reply()
-    assert world.end(id_, LAST) == [(NONE, ROTATED)]
-    assert world.add(id_, ROTATED) == [NONE]
+    assert world.end_transaction(id_, LAST) == [(NONE, ROTATED)]
+    assert world.add_partitions(id_, ROTATED) == [NONE]
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_new_producer_id_is_valid_once_transaction_completes() -> None:
 )
 @pytest.mark.clause("TransactionStateManagerTest.testCompleteTransitionWhenAppendSucceeded")
 def test_adding_same_partitions_again_writes_nothing(state: TransactionState, version: int) -> None:
-    world, id_ = in_state(state)
+    world, id_ = coordinator_in_state(state)
     for _ in range(2):
-        assert world.add(id_, START, 2, version=version) == [NONE]
+        assert world.add_partitions(id_, PRODUCER, 2, version=version) == [NONE]
         assert len(world.record_values(0)) == 2
     found = world.transaction(id_)
     assert found.state is TransactionState.ONGOING
@@ -184,18 +184,18 @@ def test_loading_coordinator_returns_coordinator_load_in_progress() -> None:
     loading = ErrorCode.coordinator_load_in_progress
 
     def loading_world() -> tuple[TransactionWorld, str]:
-        world, id_ = in_state(TransactionState.ONGOING)
-        world.coordinate(0, world.lose(0), epoch=2)
+        world, id_ = coordinator_in_state(TransactionState.ONGOING)
+        world.coordinate(0, world.stop_leading(0), epoch=2)
         return world, id_
 
     world, id_ = loading_world()
     assert world.transactions.entry(id_) is loading
-    assert world.take(id_) == [(loading, NO_OWNER)]
+    assert world.init_producer_id(id_) == [(loading, NO_OWNER)]
     world, id_ = loading_world()
-    assert world.add(id_, START) == [loading]
+    assert world.add_partitions(id_, PRODUCER) == [loading]
     for version in (0, 2):
         world, id_ = loading_world()
-        assert world.end(id_, START, version=version) == [(loading, NO_OWNER)]
+        assert world.end_transaction(id_, PRODUCER, version=version) == [(loading, NO_OWNER)]
     assert world.transactions.entry(id_) is not loading
 
 
@@ -206,16 +206,16 @@ def test_loading_coordinator_returns_coordinator_load_in_progress() -> None:
 def test_empty_transactional_id_returns_invalid_request() -> None:
     world = TransactionWorld()
     world.coordinate(0)
-    assert world.add("", START) == [ErrorCode.invalid_request]
+    assert world.add_partitions("", PRODUCER) == [ErrorCode.invalid_request]
     for version in (0, 2):
-        assert world.end("", START, version=version) == [(ErrorCode.invalid_request, NO_OWNER)]
+        assert world.end_transaction("", PRODUCER, version=version) == [(ErrorCode.invalid_request, NO_OWNER)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRemoveTransactionsForPartitionOnEmigration")
 def test_former_coordinator_drops_ids_and_sends_no_markers() -> None:
-    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
-    assert world.end(id_, START)[0][0] is NONE
-    world.lose(0)
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, leaders=(2,))
+    assert world.end_transaction(id_, PRODUCER)[0][0] is NONE
+    world.stop_leading(0)
     assert world.transactions.entry(id_) is ErrorCode.not_coordinator
     assert world.transactions.active() == []
     world.sent.pop()[3]()
@@ -224,8 +224,8 @@ def test_former_coordinator_drops_ids_and_sends_no_markers() -> None:
 
 
 def test_marker_request_uses_request_timeout() -> None:
-    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), request_timeout_ms="2000")
-    assert world.end(id_, START)[0][0] is NONE
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, leaders=(2,), request_timeout_ms="2000")
+    assert world.end_transaction(id_, PRODUCER)[0][0] is NONE
     assert world.timeouts_ms == [2000]
 
 
@@ -236,11 +236,11 @@ def with_too_few_replicas(version: int, timeout_ms: int = 60_000) -> tuple[Trans
     """Return an open transaction whose coordinator cannot write."""
     world = TransactionWorld((1, 2, 3), min_isr=2, version=version)
     world.coordinate(0)
-    id_ = world.id_in(0)
-    responses = world.take(id_, None, timeout_ms)
+    id_ = world.transactional_id_in(0)
+    responses = world.init_producer_id(id_, None, timeout_ms)
     world.replicate(0)
     assert responses == [(NONE, (1000, 0))]
-    world.add(id_, (1000, 0), version=version)
+    world.add_partitions(id_, (1000, 0), version=version)
     world.replicate(0)
     keep_in_sync(world, (1,), 1)
     return world, id_
@@ -258,15 +258,15 @@ def keep_in_sync(world: TransactionWorld, isr: tuple[int, ...], partition_epoch:
 def test_failed_write_of_fence_bumps_epoch_once(version: int) -> None:
     world, id_ = with_too_few_replicas(version)
     for _ in range(2):
-        assert world.take(id_) == UNAVAILABLE
+        assert world.init_producer_id(id_) == COORDINATOR_NOT_AVAILABLE
         assert world.transaction(id_).producer_epoch == 0
     keep_in_sync(world, (1, 2, 3), 2)
-    responses = world.take(id_)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
-    assert responses == BUSY
+    assert responses == CONCURRENT_TRANSACTIONS
     assert world.markers(0) == [("abort", 1000, 1, 0)]
     world.replicate(0)
-    responses = world.take(id_)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
     assert responses == [(NONE, (1000, 2))]
 

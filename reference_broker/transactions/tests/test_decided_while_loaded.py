@@ -16,10 +16,10 @@ def test_markers_of_transaction_ended_during_load_are_sent_once() -> None:
     """The end is durable before the coordinator resumes the transactions of its predecessor."""
     world = TransactionWorld()
     world.coordinate(0)
-    id_ = world.id_in(0)
-    owner = world.taken(id_)
-    assert world.add(id_, owner, 0) == [ErrorCode.none]
-    world.coordinate(0, world.lose(0), epoch=1)
+    id_ = world.transactional_id_in(0)
+    owner = world.initialized_producer(id_)
+    assert world.add_partitions(id_, owner, 0) == [ErrorCode.none]
+    world.coordinate(0, world.stop_leading(0), epoch=1)
     while not isinstance(world.transactions.find(id_), TransactionsPartition):
         _one_event(world)
     responses: list[tuple[object, object]] = []

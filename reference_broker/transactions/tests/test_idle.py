@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.transactions.coordinator import NO_OWNER
-from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import ErrorCode
 
@@ -15,9 +15,9 @@ NONE = ErrorCode.none
 def opened(timeout_ms: int = 5000, **more: Any) -> tuple[TransactionWorld, str, tuple[int, int]]:
     world = TransactionWorld(**more)
     world.coordinate(0)
-    id_ = world.id_in(0)
-    owner = world.taken(id_, timeout_ms=timeout_ms)
-    assert world.add(id_, owner) == [NONE]
+    id_ = world.transactional_id_in(0)
+    owner = world.initialized_producer(id_, timeout_ms=timeout_ms)
+    assert world.add_partitions(id_, owner) == [NONE]
     return world, id_, owner
 
 
@@ -29,26 +29,26 @@ def test_transaction_beyond_timeout_is_aborted_and_producer_fenced() -> None:
     assert world.markers(0) == []
     world.pass_ms(1000)
     assert world.markers(0) == [("abort", 1000, 1, 0)]
-    assert world.add(id_, owner) == [ErrorCode.producer_fenced]
-    assert world.end(id_, owner) == [(ErrorCode.invalid_txn_state, NO_OWNER)]
+    assert world.add_partitions(id_, owner) == [ErrorCode.producer_fenced]
+    assert world.end_transaction(id_, owner) == [(ErrorCode.invalid_txn_state, NO_OWNER)]
 
 
 @pytest.mark.clause("X-7")
 def test_timeout_fences_producer_before_version_2() -> None:
     world, id_, owner = opened()
     world.pass_ms(6000)
-    assert world.end(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_OWNER)]
+    assert world.end_transaction(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_OWNER)]
 
 
 @pytest.mark.clause("X-7")
 def test_transaction_timeout_starts_with_first_partition() -> None:
     world, id_, owner = opened()
-    world.end(id_, owner)
+    world.end_transaction(id_, owner)
     world.pass_ms(20_000)
     assert world.markers(0) == [("commit", 1000, 1, 0)]
-    world.add(id_, (1000, 1), 0)
+    world.add_partitions(id_, (1000, 1), 0)
     world.pass_ms(3000)
-    assert world.add(id_, (1000, 1), 1) == [NONE]
+    assert world.add_partitions(id_, (1000, 1), 1) == [NONE]
     world.pass_ms(3000)
     assert world.markers(0)[1:] == world.markers(1) == [("abort", 1000, 2, 0)]
 
@@ -56,7 +56,7 @@ def test_transaction_timeout_starts_with_first_partition() -> None:
 @pytest.mark.clause("X-7")
 def test_new_coordinator_aborts_transactions_beyond_timeout() -> None:
     world, id_, _ = opened()
-    log = world.lose(0)
+    log = world.stop_leading(0)
     world.pass_ms(4000)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(0)
@@ -75,17 +75,17 @@ def test_idle_id_expires_with_tombstone_and_open_one_does_not() -> None:
     )
     world.pass_ms(30_000)
     assert world.transaction(id_).state is TransactionState.ONGOING
-    world.end(id_, owner)
+    world.end_transaction(id_, owner)
     world.pass_ms(9000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     world.pass_ms(2000)
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     assert world.record_values(0)[-1] is None
-    log = world.lose(0)
+    log = world.stop_leading(0)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(0)
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
-    assert world.taken(id_)[1] == 0, "a producer that returns starts with epoch 0"
+    assert world.initialized_producer(id_)[1] == 0, "a producer that returns starts with epoch 0"
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 900_000])
@@ -99,12 +99,12 @@ def test_transaction_timeout_up_to_broker_maximum_is_accepted(timeout_ms: int) -
 def test_only_open_transactions_beyond_timeout_are_aborted(state: TransactionState) -> None:
     prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
     before = TransactionState.ONGOING if prepared else state
-    world, id_ = in_state(before, timeout_ms=1000, leaders=(2,))
+    world, id_ = coordinator_in_state(before, timeout_ms=1000, leaders=(2,))
     if prepared:
-        world.end(id_, START, commits=state is TransactionState.PREPARE_COMMIT)
-    patient = world.id_in(0, "patient")
-    owner = world.taken(patient, timeout_ms=10_000)
-    assert world.add(patient, owner) == [NONE]
+        world.end_transaction(id_, PRODUCER, commits=state is TransactionState.PREPARE_COMMIT)
+    patient = world.transactional_id_in(0, "patient")
+    owner = world.initialized_producer(patient, timeout_ms=10_000)
+    assert world.add_partitions(patient, owner) == [NONE]
     world.pass_ms(4000)
     is_open = state is TransactionState.ONGOING
     assert world.transaction(id_).state is (TransactionState.PREPARE_ABORT if is_open else state)

@@ -17,11 +17,11 @@ def test_largest_transaction_can_be_ended() -> None:
     world = TransactionWorld()
     config = LogConfig(cleanup_policy="compact", segment_bytes=1000)
     world.coordinate(0, run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-0", config, world.now(), True)))
-    id_ = world.id_in(0)
-    owner = world.taken(id_)
+    id_ = world.transactional_id_in(0)
+    owner = world.initialized_producer(id_)
     added = 0
-    while world.add(id_, owner, added, version=0) == [ErrorCode.none]:
+    while world.add_partitions(id_, owner, added, version=0) == [ErrorCode.none]:
         added += 1
     assert added > 100
-    assert world.end(id_, owner) == [(ErrorCode.none, (owner[0], 1))]
+    assert world.end_transaction(id_, owner) == [(ErrorCode.none, (owner[0], 1))]
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT

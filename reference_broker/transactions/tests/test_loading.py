@@ -9,7 +9,7 @@ from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum
 from reference_broker.records.record import Record, build
-from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
 from reference_broker.transactions.transaction import Transaction, TransactionState
 from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
 from reference_broker.wire.errors import ErrorCode
@@ -18,7 +18,7 @@ from reference_broker.wire.errors import ErrorCode
 def transaction(world: TransactionWorld, id_: str, state: TransactionState, *indexes: int) -> Transaction:
     now_ms = world.now().wall_ms
     partitions = {("events", index): None for index in indexes}
-    return Transaction(id_, START[0], 60_000, now_ms, state, START[1], partitions=partitions, started_ms=now_ms)
+    return Transaction(id_, PRODUCER[0], 60_000, now_ms, state, PRODUCER[1], partitions=partitions, started_ms=now_ms)
 
 
 def record(one: Transaction) -> Record:
@@ -36,7 +36,7 @@ def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> Partit
 @pytest.mark.clause("TransactionStateManagerTest.testAddGetPids", "TransactionStateManagerTest.testPartitionLoadMetric")
 def test_load_keeps_last_record_of_each_id() -> None:
     world = TransactionWorld(leaders=(2,) * 5)
-    one, two = world.id_in(0, "a"), world.id_in(0, "b")
+    one, two = world.transactional_id_in(0, "a"), world.transactional_id_in(0, "b")
     steps = [
         transaction(world, one, TransactionState.ONGOING, 0, 1),
         transaction(world, one, TransactionState.ONGOING, 0, 1, 2, 3, 4),
@@ -49,9 +49,9 @@ def test_load_keeps_last_record_of_each_id() -> None:
     world.coordinate(0, log_with(world, build([record(step) for step in steps])))
     world.pass_ms(0)
     assert (world.transaction(one), world.transaction(two)) == (steps[2], steps[-1])
-    assert world.transactions.entry(world.id_in(0, "c")) is ErrorCode.transactional_id_not_found
+    assert world.transactions.entry(world.transactional_id_in(0, "c")) is ErrorCode.transactional_id_not_found
     assert world.transactions.metrics.load_time_ms.count == 1
-    world.lose(0)
+    world.stop_leading(0)
     assert world.transactions.entry(one) is world.transactions.entry(two) is ErrorCode.not_coordinator
 
 
@@ -61,11 +61,11 @@ def test_lost_partition_drops_only_its_ids() -> None:
     owners = []
     for index in (0, 1):
         world.coordinate(index)
-        owners.append(world.taken(world.id_in(index)))
+        owners.append(world.initialized_producer(world.transactional_id_in(index)))
     assert [epoch for _, epoch in owners] == [0, 0]
-    world.lose(0)
-    assert world.transactions.entry(world.id_in(0)) is ErrorCode.not_coordinator
-    assert world.transaction(world.id_in(1)).producer_epoch == 0
+    world.stop_leading(0)
+    assert world.transactions.entry(world.transactional_id_in(0)) is ErrorCode.not_coordinator
+    assert world.transaction(world.transactional_id_in(1)).producer_epoch == 0
 
 
 @pytest.mark.clause(
@@ -74,11 +74,11 @@ def test_lost_partition_drops_only_its_ids() -> None:
 )
 def test_partition_lost_during_load_is_not_served() -> None:
     world = TransactionWorld(leaders=(2,))
-    id_ = world.id_in(0)
+    id_ = world.transactional_id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.PREPARE_COMMIT, 0))]))
     world.coordinate(0, log)
     assert world.transactions.entry(id_) is ErrorCode.coordinator_load_in_progress
-    world.lose(0)
+    world.stop_leading(0)
     world.pass_ms(1000)
     assert world.transactions.entry(id_) is ErrorCode.not_coordinator
     assert (world.transactions.loading(), world.sent) == (False, [])
@@ -91,29 +91,29 @@ def test_partition_lost_during_load_is_not_served() -> None:
 )
 def test_loaded_prepared_transaction_gets_markers(commits: bool) -> None:
     world = TransactionWorld()
-    id_ = world.id_in(0)
+    id_ = world.transactional_id_in(0)
     state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
     world.coordinate(0, log_with(world, build([record(transaction(world, id_, state, 0, 1))])))
     world.pass_ms(0)
     outcome = "commit" if commits else "abort"
-    assert world.markers(0) == world.markers(1) == [(outcome, *START, 0)]
+    assert world.markers(0) == world.markers(1) == [(outcome, *PRODUCER, 0)]
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testSuccessfulReimmigration")
 def test_re_election_without_loss_updates_coordinator_epoch() -> None:
-    world, id_ = in_state(TransactionState.ONGOING)
+    world, id_ = coordinator_in_state(TransactionState.ONGOING)
     world.coordinate(0, world.led[0].log, epoch=3)
     world.pass_ms(0)
     (partition,) = world.transactions.active()
     assert partition.coordinator_epoch == 3
-    assert world.end(id_, START)[0][0] is ErrorCode.none
-    assert world.markers(0) == [("commit", START[0], START[1] + 1, 3)]
+    assert world.end_transaction(id_, PRODUCER)[0][0] is ErrorCode.none
+    assert world.markers(0) == [("commit", PRODUCER[0], PRODUCER[1] + 1, 3)]
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataWithCorruptedLog")
 def test_load_ends_at_last_readable_record(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TransactionWorld()
-    id_ = world.id_in(0)
+    id_ = world.transactional_id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.ONGOING, 0))]))
     with monkeypatch.context() as patched:
         patched.setattr(PartitionLog, "read", lambda *_: b"")
@@ -126,7 +126,7 @@ def test_load_ends_at_last_readable_record(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataContainingSegmentEndingWithEmptyBatch")
 def test_load_skips_batch_emptied_by_cleaner() -> None:
     world = TransactionWorld()
-    one, two = world.id_in(0, "a"), world.id_in(0, "b")
+    one, two = world.transactional_id_in(0, "a"), world.transactional_id_in(0, "b")
     first, second = (transaction(world, each, TransactionState.EMPTY) for each in (one, two))
     empty = bytearray(build([Record()], base_offset=1)[:61])
     empty[8:12] = (61 - 12).to_bytes(4, "big")
@@ -145,7 +145,7 @@ def test_load_skips_batch_emptied_by_cleaner() -> None:
 @pytest.mark.clause("TransactionStateManagerTest.testIgnoreUnknownRecordType")
 def test_load_skips_records_of_unknown_type() -> None:
     world = TransactionWorld(leaders=(2,))
-    one = transaction(world, world.id_in(0), TransactionState.PREPARE_COMMIT, 0)
+    one = transaction(world, world.transactional_id_in(0), TransactionState.PREPARE_COMMIT, 0)
     other = b"\x7f\xff\0\0"
     world.coordinate(0, log_with(world, build([Record(key=other, value=other), record(one)])), epoch=1)
     world.pass_ms(0)

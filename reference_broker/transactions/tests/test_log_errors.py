@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.coordination.log import NO_PRODUCER, AppendedRecords, CoordinatorLog, TransactionProducer
 from reference_broker.transactions.coordinator import NO_OWNER
-from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -57,22 +57,22 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
     "TransactionStateManagerTest.testAppendFailToUnknownError",
 )
 def test_append_error_is_mapped_for_client(monkeypatch: pytest.MonkeyPatch, error: str, returned: str) -> None:
-    world, id_ = in_state(TransactionState.EMPTY)
+    world, id_ = coordinator_in_state(TransactionState.EMPTY)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:
         refuse(patched, ErrorCode[error], 0)
-        assert world.add(id_, START) == [ErrorCode[returned]]
+        assert world.add_partitions(id_, PRODUCER) == [ErrorCode[returned]]
     assert world.transaction(id_) == before
-    assert world.add(id_, START) == [NONE], "nothing is under way any more"
+    assert world.add_partitions(id_, PRODUCER) == [NONE], "nothing is under way any more"
 
 
 def test_failed_append_changes_no_state() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
     world.isr = (1,)
     world.coordinate(0)
-    id_ = world.id_in(0)
-    world.take(id_)  # The producer ID is allocated.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
+    id_ = world.transactional_id_in(0)
+    world.init_producer_id(id_)  # The producer ID is allocated.
+    assert world.init_producer_id(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
     world.transactions.validate()
 
@@ -81,11 +81,11 @@ def test_failed_append_changes_no_state() -> None:
 def test_pending_request_returns_not_coordinator_when_leadership_is_lost() -> None:
     world = TransactionWorld((1, 2, 3))
     world.coordinate(0)
-    id_ = world.id_in(0)
-    responses = world.take(id_)
+    id_ = world.transactional_id_in(0)
+    responses = world.init_producer_id(id_)
     assert responses == []
     partition = world.led[0]
-    world.lose(0)
+    world.stop_leading(0)
     world.leaders.stops_leading(partition)
     world.pass_ms(0)
     assert responses == [(ErrorCode.not_coordinator, NO_OWNER)]
@@ -101,9 +101,9 @@ def test_pending_request_returns_not_coordinator_when_leadership_is_lost() -> No
 def test_failed_append_of_completion_is_retried_before_other_steps(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), version=version)
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, leaders=(2,), version=version)
     client = 2 if version == 2 else 0
-    assert world.end(id_, START, version=client)[0][0] is NONE
+    assert world.end_transaction(id_, PRODUCER, version=client)[0][0] is NONE
     with monkeypatch.context() as patched:
         tried = refuse(patched, ErrorCode.not_enough_replicas, 0)
         world.reply()
@@ -111,7 +111,7 @@ def test_failed_append_of_completion_is_retried_before_other_steps(
         assert len(tried) == 4, "at once, and after each second"
         assert world.transactions.metrics.waiting_completions.value == 1
         assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
-        assert world.take(id_) == [(ErrorCode.concurrent_transactions, NO_OWNER)]
+        assert world.init_producer_id(id_) == [(ErrorCode.concurrent_transactions, NO_OWNER)]
     world.pass_ms(1000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     assert world.transactions.metrics.waiting_completions.value == 0
@@ -120,9 +120,9 @@ def test_failed_append_of_completion_is_retried_before_other_steps(
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldAbortAppendToLogOnEndTxnWhenNotCoordinatorError")
 def test_former_coordinator_does_not_complete_transaction() -> None:
-    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
-    assert world.end(id_, START)[0][0] is NONE
-    log = world.lose(0)
+    world, id_ = coordinator_in_state(TransactionState.ONGOING, leaders=(2,))
+    assert world.end_transaction(id_, PRODUCER)[0][0] is NONE
+    log = world.stop_leading(0)
     end_offset = log.log_end_offset
     world.reply()
     world.pass_ms(60_000)
@@ -146,12 +146,12 @@ def test_former_coordinator_does_not_complete_transaction() -> None:
 def test_only_old_ids_without_open_transaction_expire(state: TransactionState) -> None:
     is_open = state is TransactionState.ONGOING
     prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-    world, old = in_state(TransactionState.ONGOING if prepared else state, leaders=(2,), **EXPIRING)
+    world, old = coordinator_in_state(TransactionState.ONGOING if prepared else state, leaders=(2,), **EXPIRING)
     if prepared:
-        assert world.end(old, START, commits=state is TransactionState.PREPARE_COMMIT)[0][0] is NONE
+        assert world.end_transaction(old, PRODUCER, commits=state is TransactionState.PREPARE_COMMIT)[0][0] is NONE
     world.pass_ms(5000)
-    new = world.id_in(0, "new")
-    world.taken(new)
+    new = world.transactional_id_in(0, "new")
+    world.initialized_producer(new)
     world.pass_ms(6500)
     assert world.transaction(new).state is TransactionState.EMPTY
     if is_open or prepared:
@@ -168,7 +168,7 @@ def test_only_old_ids_without_open_transaction_expire(state: TransactionState) -
     "TransactionStateManagerTest.testTransactionalExpirationWithTooSmallBatchSize",
 )
 def test_id_stays_if_its_tombstone_cannot_be_written(monkeypatch: pytest.MonkeyPatch, error: ErrorCode) -> None:
-    world, id_ = in_state(TransactionState.COMPLETE_ABORT, **EXPIRING)
+    world, id_ = coordinator_in_state(TransactionState.COMPLETE_ABORT, **EXPIRING)
     before = world.transaction(id_)
     with monkeypatch.context() as patched:
         tried = refuse(patched, error, 0)
@@ -185,8 +185,8 @@ def test_failing_partition_keeps_only_its_ids(monkeypatch: pytest.MonkeyPatch) -
     ids = []
     for index in (0, 1):
         world.coordinate(index)
-        ids.append(world.id_in(index))
-        world.taken(ids[-1])
+        ids.append(world.transactional_id_in(index))
+        world.initialized_producer(ids[-1])
     tried = refuse(monkeypatch, ErrorCode.kafka_storage_error, 1)
     world.pass_ms(12_000)
     assert tried

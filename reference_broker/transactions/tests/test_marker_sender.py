@@ -13,21 +13,21 @@ from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
-ELSEWHERE = (2, 2, 3, 1)
+LEADERS = (2, 2, 3, 1)
 
 
-def ended(leaders: tuple[int, ...] = ELSEWHERE, *indexes: int) -> tuple[TransactionWorld, str]:
+def ended_transaction(leaders: tuple[int, ...] = LEADERS, *indexes: int) -> tuple[TransactionWorld, str]:
     world = TransactionWorld(leaders=leaders)
     world.coordinate(0)
-    id_ = world.id_in(0)
-    owner = world.taken(id_)
-    assert world.add(id_, owner, *(indexes or range(len(leaders)))) == [NONE]
+    id_ = world.transactional_id_in(0)
+    owner = world.initialized_producer(id_)
+    assert world.add_partitions(id_, owner, *(indexes or range(len(leaders)))) == [NONE]
     assert world.sent == [], "nothing is decided yet"
-    assert world.end(id_, owner) == [(NONE, (1000, 1))]
+    assert world.end_transaction(id_, owner) == [(NONE, (1000, 1))]
     return world, id_
 
 
-def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
+def broker_and_partitions(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
     """Return the broker of a request, and the partitions of ``events`` that the request names."""
     peer, body, _, _ = world.sent[at]
     return peer, [int(index) for marker in body.markers for topic in marker.topics for index in topic.partition_indexes]
@@ -39,8 +39,8 @@ def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNoErrors")
 def test_each_leader_gets_markers_of_its_partitions() -> None:
-    world, id_ = ended()
-    assert [named(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
+    world, id_ = ended_transaction()
+    assert [broker_and_partitions(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
     (marker,) = world.sent[0][1].markers
     identity = marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_version
     assert (*identity, marker.transaction_result) == (1000, 1, 0, 2, True)
@@ -74,35 +74,35 @@ def test_each_leader_gets_markers_of_its_partitions() -> None:
 )
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenKafkaStorageError")
 def test_retriable_marker_error_is_retried(error: ErrorCode) -> None:
-    world, id_ = ended((2, 2))
+    world, id_ = ended_transaction((2, 2))
     world.reply(p1=error)
     assert world.sent == []
     world.pass_ms(100)
-    assert named(world) == (2, [1])
+    assert broker_and_partitions(world) == (2, [1])
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
 @pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldReEnqueuePartitionsWhenBrokerDisconnected")
 def test_lost_marker_request_is_resent_to_new_leader() -> None:
-    world, id_ = ended((2,))
+    world, id_ = ended_transaction((2,))
     world.sent.pop()[3]()
     world.leaders_of = (3,)
-    world.show()
+    world.publish_topics()
     world.pass_ms(100)
-    assert named(world) == (3, [0])
+    assert broker_and_partitions(world) == (3, [0])
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSaveForLaterWhenLeaderUnknownButNotAvailable")
 def test_marker_waits_for_partition_without_leader() -> None:
-    world, id_ = ended((-1,))
+    world, id_ = ended_transaction((-1,))
     world.pass_ms(1000)
     assert world.sent == []
     assert world.transactions.metrics.waiting_markers.value == 1
     world.leaders_of = (2,)
-    world.show()
+    world.publish_topics()
     world.pass_ms(100)
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
@@ -110,8 +110,8 @@ def test_marker_waits_for_partition_without_leader() -> None:
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSkipSendMarkersWhenLeaderNotFound")
 def test_deleted_topic_needs_no_marker() -> None:
-    world, id_ = ended((2, 3))
-    world.show(events=False)
+    world, id_ = ended_transaction((2, 3))
+    world.publish_topics(events=False)
     world.reply(ErrorCode.unknown_topic_or_partition)
     world.sent.pop()[3]()
     world.pass_ms(100)
@@ -119,7 +119,7 @@ def test_deleted_topic_needs_no_marker() -> None:
 
 
 def test_fenced_marker_counts_as_written() -> None:
-    world, id_ = ended((2,))
+    world, id_ = ended_transaction((2,))
     world.reply(ErrorCode.invalid_producer_epoch)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
@@ -128,7 +128,7 @@ def test_fenced_marker_counts_as_written() -> None:
     "TransactionMarkerRequestCompletionHandlerTest.shouldRemoveTopicPartitionFromWaitingSetOnUnsupportedForMessageFormat"
 )
 def test_unsupported_marker_counts_as_written() -> None:
-    world, id_ = ended((2,))
+    world, id_ = ended_transaction((2,))
     world.reply(ErrorCode.unsupported_for_message_format)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
@@ -138,7 +138,7 @@ def test_unsupported_marker_counts_as_written() -> None:
     "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochFenced"
 )
 def test_fenced_coordinator_stops_sending_markers() -> None:
-    world, id_ = ended((2,))
+    world, id_ = ended_transaction((2,))
     world.reply(ErrorCode.transaction_coordinator_fenced)
     world.pass_ms(60_000)
     assert world.sent == []
@@ -149,11 +149,11 @@ def test_fenced_coordinator_stops_sending_markers() -> None:
 def test_one_marker_request_per_broker_batches_transactions() -> None:
     world = TransactionWorld(leaders=(2,))
     world.coordinate(0)
-    ids = [world.id_in(0, prefix) for prefix in "abc"]
+    ids = [world.transactional_id_in(0, prefix) for prefix in "abc"]
     for id_ in ids:
-        owner = world.taken(id_)
-        world.add(id_, owner)
-        world.end(id_, owner)
+        owner = world.initialized_producer(id_)
+        world.add_partitions(id_, owner)
+        world.end_transaction(id_, owner)
     assert [len(body.markers) for _, body, _, _ in world.sent] == [1]
     world.reply()
     assert [len(body.markers) for _, body, _, _ in world.sent] == [2]
@@ -163,11 +163,11 @@ def test_one_marker_request_per_broker_batches_transactions() -> None:
 
 def test_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
     many = MARKER_PARTITIONS_PER_SLICE * 3
-    world, id_ = ended((2,) * many)
+    world, id_ = ended_transaction((2,) * many)
     before = world.events
     requested: list[int] = []
     while world.transaction(id_).state is TransactionState.PREPARE_COMMIT:
-        requested += named(world)[1]
+        requested += broker_and_partitions(world)[1]
         world.reply()
         world.pass_ms(0)
     assert sorted(requested) == list(range(many))
@@ -176,18 +176,20 @@ def test_leaders_of_many_partitions_are_looked_up_in_slices() -> None:
 
 @pytest.mark.clause("X-3")
 def test_new_coordinator_sends_markers_of_prepared_transactions() -> None:
-    world, id_ = ended((2, 3))
+    world, id_ = ended_transaction((2, 3))
     world.reply()
-    log = world.lose(0)
+    log = world.stop_leading(0)
     world.sent.pop()[3]()
     world.coordinate(0, log, epoch=4)
     world.pass_ms(0)
-    assert [named(world, at) for at in range(2)] == [(2, [0]), (3, [1])], "it does not know which were written"
+    assert [broker_and_partitions(world, at) for at in range(2)] == [(2, [0]), (3, [1])], (
+        "it does not know which were written"
+    )
     assert [marker.coordinator_epoch for _, body, _, _ in world.sent for marker in body.markers] == [4, 4]
     world.reply()
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
-    log = world.lose(0)
+    log = world.stop_leading(0)
     world.coordinate(0, log, epoch=5)
     world.pass_ms(1000)
     assert world.sent == []
@@ -197,13 +199,13 @@ def test_new_coordinator_sends_markers_of_prepared_transactions() -> None:
 def test_new_coordinator_sends_markers_once_loaded_records_are_replicated() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,))
     world.coordinate(0)
-    id_ = world.id_in(0)
-    responses = world.take(id_)
+    id_ = world.transactional_id_in(0)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
-    world.add(id_, responses[0][1])
+    world.add_partitions(id_, responses[0][1])
     world.replicate(0)
-    world.end(id_, responses[0][1])
-    log = world.lose(0)
+    world.end_transaction(id_, responses[0][1])
+    log = world.stop_leading(0)
     world.cached.clear()
     world.coordinate(0, log, epoch=1)
     world.pass_ms(1000)
@@ -212,7 +214,7 @@ def test_new_coordinator_sends_markers_once_loaded_records_are_replicated() -> N
     assert world.sent == []
     world.replicate(0)
     world.pass_ms(1000)
-    assert named(world) == (2, [0])
+    assert broker_and_partitions(world) == (2, [0])
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
 
 
@@ -220,22 +222,24 @@ def test_new_coordinator_sends_markers_once_loaded_records_are_replicated() -> N
 def test_coordinator_below_min_insync_replicas_is_unavailable() -> None:
     world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,), min_isr=2)
     world.coordinate(0)
-    id_ = world.id_in(0)
-    responses = world.take(id_)
+    id_ = world.transactional_id_in(0)
+    responses = world.init_producer_id(id_)
     world.replicate(0)
-    world.add(id_, responses[0][1])
-    log = world.lose(0)
+    world.add_partitions(id_, responses[0][1])
+    log = world.stop_leading(0)
     world.cached.clear()
     world.isr = (1,)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(1000)
-    assert world.add(id_, responses[0][1]) == [ErrorCode.coordinator_not_available], "as Kafka maps NOT_ENOUGH_REPLICAS"
+    assert world.add_partitions(id_, responses[0][1]) == [ErrorCode.coordinator_not_available], (
+        "as Kafka maps NOT_ENOUGH_REPLICAS"
+    )
     assert world.transactions.loading()
     world.isr = (1, 2, 3)
     world.roles.leads(world.led[0], PartitionImage(world.replicas, world.isr, 1, 1, 1))
-    assert world.add(id_, responses[0][1]) == [ErrorCode.coordinator_load_in_progress]
+    assert world.add_partitions(id_, responses[0][1]) == [ErrorCode.coordinator_load_in_progress]
     world.replicate(0)
-    assert world.add(id_, responses[0][1]) == [ErrorCode.none]
+    assert world.add_partitions(id_, responses[0][1]) == [ErrorCode.none]
 
 
 def test_missing_leaders_are_looked_up_when_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,18 +251,18 @@ def test_missing_leaders_are_looked_up_when_metadata_changes(monkeypatch: pytest
         original(self, delivery, partitions)
 
     monkeypatch.setattr(MarkerSender, "_distribute", counted)
-    world, id_ = ended((-1, -1))
+    world, id_ = ended_transaction((-1, -1))
     world.pass_ms(10_000)
     assert lookups == [2]
     world.leaders_of = (-1, 2)
-    world.show()
+    world.publish_topics()
     world.pass_ms(200)
-    assert (named(world), lookups) == ((2, [1]), [2, 2])
+    assert (broker_and_partitions(world), lookups) == ((2, [1]), [2, 2])
     world.reply()
     world.leaders_of = (2, 2)
-    world.show()
+    world.publish_topics()
     world.pass_ms(200)
-    assert named(world) == (2, [0])
+    assert broker_and_partitions(world) == (2, [0])
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
@@ -274,7 +278,7 @@ def test_missing_leaders_are_looked_up_when_metadata_changes(monkeypatch: pytest
     "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochChanged"
 )
 def test_response_to_earlier_coordinator_epoch_is_ignored(is_lost: bool, arrives: str) -> None:
-    world, id_ = ended((2,))
+    world, id_ = ended_transaction((2,))
     ((_, body, replied, failed),) = world.sent
 
     def respond() -> None:
@@ -285,7 +289,7 @@ def test_response_to_earlier_coordinator_epoch_is_ignored(is_lost: bool, arrives
         else:
             world.reply()
 
-    log = world.lose(0)
+    log = world.stop_leading(0)
     if arrives == "once it is lost":
         respond()
     world.coordinate(0, log, epoch=1)
@@ -305,15 +309,15 @@ def test_response_to_earlier_coordinator_epoch_is_ignored(is_lost: bool, arrives
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated")
 def test_pending_markers_are_dropped_with_lost_partition() -> None:
     world = TransactionWorld(leaders=(2,))
-    ids = [world.id_in(0), world.id_in(0, "y"), world.id_in(1)]
+    ids = [world.transactional_id_in(0), world.transactional_id_in(0, "y"), world.transactional_id_in(1)]
     for index in (0, 1):
         world.coordinate(index)
     for id_ in ids:
-        owner = world.taken(id_)
-        world.add(id_, owner)
-        world.end(id_, owner)
+        owner = world.initialized_producer(id_)
+        world.add_partitions(id_, owner)
+        world.end_transaction(id_, owner)
     assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its response"
-    world.lose(0)
+    world.stop_leading(0)
     world.reply()
     assert [[marker.producer_id for marker in body.markers] for _, body, _, _ in world.sent] == [[1002]]
     world.reply()

@@ -12,9 +12,9 @@ from reference_broker.transactions.tests.marker_world import PRODUCER, MarkerWor
 from reference_broker.wire.errors import ErrorCode
 
 ZERO, ONE = ("events", 0), ("events", 1)
-OK = [ErrorCode.none]
-LATE = [ErrorCode.invalid_producer_epoch]
-FENCED = [ErrorCode.transaction_coordinator_fenced]
+NONE = [ErrorCode.none]
+INVALID_PRODUCER_EPOCH = [ErrorCode.invalid_producer_epoch]
+TRANSACTION_COORDINATOR_FENCED = [ErrorCode.transaction_coordinator_fenced]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -24,7 +24,7 @@ def test_marker_ends_transaction(commit: bool) -> None:
     log = world.led[0].log
     assert (log.last_stable_offset, log.high_watermark) == (0, 3)
 
-    assert world.errors(commit=commit, coordinator=4) == OK
+    assert world.errors(commit=commit, coordinator=4) == NONE
 
     assert (log.last_stable_offset, log.high_watermark) == (4, 4)
     assert [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(0, 4)] == (
@@ -47,29 +47,33 @@ def test_marker_bytes_match_schema(commit: bool) -> None:
 def test_stale_coordinator_epoch_writes_no_marker() -> None:
     world = MarkerWorld()
     world.open()
-    assert world.errors(coordinator=5) == OK
+    assert world.errors(coordinator=5) == NONE
     world.open(sequence=1)
     end = world.led[0].log.log_end_offset
 
-    assert world.errors(coordinator=4) == FENCED
+    assert world.errors(coordinator=4) == TRANSACTION_COORDINATOR_FENCED
 
     assert world.led[0].log.log_end_offset == end
     assert world.led[0].log.last_stable_offset == end - 1
-    assert world.errors(coordinator=5) == OK
+    assert world.errors(coordinator=5) == NONE
 
 
 @pytest.mark.clause("UnifiedLogTest.testZombieCoordinatorFencedEmptyTransaction")
 def test_stale_coordinator_epoch_is_rejected_without_open_transaction() -> None:
     world = MarkerWorld()
-    assert world.errors(coordinator=2) == OK
-    assert world.errors(coordinator=1) == FENCED
-    assert world.errors(coordinator=1, producer=8) == OK
+    assert world.errors(coordinator=2) == NONE
+    assert world.errors(coordinator=1) == TRANSACTION_COORDINATOR_FENCED
+    assert world.errors(coordinator=1, producer=8) == NONE
 
 
 @pytest.mark.parametrize("refused", [{"epoch": -1}, {"epoch": -2}, {"coordinator": -2}, {"producer": -1}])
 def test_negative_ids_of_unknown_producer_are_rejected(refused: dict[str, int]) -> None:
     world = MarkerWorld()
-    errors = {"epoch": LATE, "coordinator": FENCED, "producer": [ErrorCode.invalid_request]}
+    errors = {
+        "epoch": INVALID_PRODUCER_EPOCH,
+        "coordinator": TRANSACTION_COORDINATOR_FENCED,
+        "producer": [ErrorCode.invalid_request],
+    }
     (name,) = refused
     assert world.errors(**refused) == errors[name]
     assert world.led[0].log.log_end_offset == 0
@@ -77,7 +81,7 @@ def test_negative_ids_of_unknown_producer_are_rejected(refused: dict[str, int]) 
 
 def test_coordinator_epoch_is_fenced_per_partition() -> None:
     world = MarkerWorld(partitions=2)
-    assert world.errors(ONE, coordinator=5) == OK
+    assert world.errors(ONE, coordinator=5) == NONE
     assert world.end(ZERO, ONE, coordinator=3) == [
         {ZERO: ErrorCode.none, ONE: ErrorCode.transaction_coordinator_fenced}
     ]
@@ -86,10 +90,10 @@ def test_coordinator_epoch_is_fenced_per_partition() -> None:
 @pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
 def test_stale_coordinator_epoch_is_rejected_after_restart() -> None:
     world = MarkerWorld()
-    assert world.errors(coordinator=2) == OK
+    assert world.errors(coordinator=2) == NONE
     world.restart(0)
-    assert world.errors(coordinator=1) == FENCED
-    assert world.errors(coordinator=2) == OK
+    assert world.errors(coordinator=1) == TRANSACTION_COORDINATOR_FENCED
+    assert world.errors(coordinator=2) == NONE
 
 
 @pytest.mark.clause(
@@ -98,26 +102,26 @@ def test_stale_coordinator_epoch_is_rejected_after_restart() -> None:
 def test_marker_with_stale_producer_epoch_is_rejected() -> None:
     world = MarkerWorld()
     world.open(epoch=3)
-    assert world.errors(epoch=2) == LATE
+    assert world.errors(epoch=2) == INVALID_PRODUCER_EPOCH
     assert world.led[0].log.log_end_offset == 1
 
 
 def test_marker_keeps_producer_epoch_before_version_2() -> None:
     world = MarkerWorld()
     world.open(epoch=3)
-    assert world.errors(epoch=3, version=1) == OK
+    assert world.errors(epoch=3, version=1) == NONE
     world.open(epoch=3, sequence=1)
-    assert world.errors(epoch=3, version=0) == OK
+    assert world.errors(epoch=3, version=0) == NONE
 
 
 def test_marker_bumps_producer_epoch_from_version_2() -> None:
     """KIP-890: a late marker of the last transaction must not end the next one."""
     world = MarkerWorld()
     world.open(epoch=3)
-    assert world.errors(epoch=3, version=2) == LATE
-    assert world.errors(epoch=4, version=2) == OK
+    assert world.errors(epoch=3, version=2) == INVALID_PRODUCER_EPOCH
+    assert world.errors(epoch=4, version=2) == NONE
     world.open(epoch=4)
-    assert world.errors(epoch=4, version=2) == LATE
+    assert world.errors(epoch=4, version=2) == INVALID_PRODUCER_EPOCH
     assert world.led[0].log.last_stable_offset == 2
 
 
@@ -126,21 +130,21 @@ def test_duplicate_marker_of_version_2_is_accepted() -> None:
     """KAFKA-19999: the response to the first one was lost."""
     world = MarkerWorld()
     world.open(epoch=3)
-    assert world.errors(epoch=4, version=2) == OK
-    assert world.errors(epoch=4, version=2) == OK
+    assert world.errors(epoch=4, version=2) == NONE
+    assert world.errors(epoch=4, version=2) == NONE
     assert world.led[0].log.last_stable_offset == 3
 
 
 def test_marker_at_last_epoch_is_rejected() -> None:
     world = MarkerWorld()
     world.open(epoch=32767)
-    assert world.errors(epoch=32767, version=2) == OK
+    assert world.errors(epoch=32767, version=2) == NONE
 
 
 def test_marker_with_bumped_epoch_fences_older_epoch() -> None:
     """The next batch starts at sequence 0."""
     world = MarkerWorld()
-    assert world.errors(epoch=5) == OK
+    assert world.errors(epoch=5) == NONE
     known = world.led[0].log.producers.by_id[PRODUCER]
     assert (known.producer_epoch, known.last_sequence) == (5, -1)
 
@@ -210,14 +214,14 @@ def test_markers_of_many_partitions_are_written_in_slices() -> None:
 
 def test_duplicate_partition_gets_one_marker() -> None:
     world = MarkerWorld()
-    assert world.errors(ZERO, ZERO) == OK
+    assert world.errors(ZERO, ZERO) == NONE
     assert world.led[0].log.log_end_offset == 1
 
 
 def test_group_coordinator_is_notified_of_markers_in_offsets_topic() -> None:
     world = MarkerWorld()
     world.lead_offsets(3)
-    assert world.errors(ZERO, (OFFSETS_TOPIC, 3), epoch=2, commit=False) == OK * 2
+    assert world.errors(ZERO, (OFFSETS_TOPIC, 3), epoch=2, commit=False) == NONE * 2
     assert world.appended == [(3, PRODUCER, 2, 0, False)]
 
 
@@ -235,7 +239,7 @@ def test_disk_error_returns_storage_error() -> None:
     assert world.errors() == [ErrorCode.kafka_storage_error]
     assert world.noted("append_failed")
     world.disk.fail_after = None
-    assert world.errors() == OK
+    assert world.errors() == NONE
 
 
 def test_each_marker_is_noted() -> None:

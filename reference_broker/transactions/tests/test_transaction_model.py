@@ -16,13 +16,13 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 ID = "payments"
 TIMEOUT_MS = 10_000
-EVENTS = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
+PARTITION_INDEXES = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
 OUTCOMES = st.sampled_from(["commit", "abort"])
-STRANGER = (77, 5)
+UNKNOWN_PRODUCER = (77, 5)
 WHO = st.sampled_from(["owner", "before", "older", "none"])
 
 
-def alike(error: Error) -> Error:
+def undefined_merged(error: Error) -> Error:
     """The KIPs do not define which of the two errors a producer with an earlier producer ID gets."""
     return ErrorCode.producer_fenced if error is ErrorCode.invalid_producer_id_mapping else error
 
@@ -50,7 +50,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def pair(self, who: str) -> Pair:
         place = {"owner": 1, "before": 2, "older": 3}.get(who, 1 << 30)
-        return self.owners[-place] if place <= len(self.owners) else STRANGER
+        return self.owners[-place] if place <= len(self.owners) else UNKNOWN_PRODUCER
 
     def add_owner(self, owner: Pair) -> None:
         """Give a producer this pair, if no other had it. No client gets a pair that only fences."""
@@ -64,21 +64,21 @@ class TransactionMachine(RuleBasedStateMachine):
     def an_earlier_coordinator_has_almost_used_up_the_epochs(self) -> None:
         owner = (5, LAST_EPOCH - 3)
         now_ms = self.world.now().wall_ms
-        self.world.lose(self.index)
-        self.world.written(
+        self.world.stop_leading(self.index)
+        self.world.load_transaction(
             Transaction(ID, 5, TIMEOUT_MS, now_ms, TransactionState.COMPLETE_ABORT, owner[1], started_ms=now_ms)
         )
-        self.model.own(owner)
+        self.model.assign_owner(owner)
         self.add_owner(owner)
         self.model.outcome = "abort"
 
     @rule(who=st.sampled_from(["none", "owner", "before", "older"]))
-    def a_producer_takes_the_id(self, who: str) -> None:
+    def a_producer_initializes_its_id(self, who: str) -> None:
         expected = None if who == "none" else self.pair(who)
-        result = self.model.take(expected)
-        ((error, owner),) = self.world.take(ID, expected, TIMEOUT_MS)
+        result = self.model.init_producer_id(expected)
+        ((error, owner),) = self.world.init_producer_id(ID, expected, TIMEOUT_MS)
         if isinstance(result, Error):
-            assert (alike(error), owner) == (alike(result), NO_OWNER)
+            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_OWNER)
         elif result == "abort":
             assert (error, owner) == (ErrorCode.concurrent_transactions, NO_OWNER)
             self.decided("abort", self.model.owner, self.fenced())
@@ -93,18 +93,18 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert owner == (before[0], before[1] + 1)
             else:
                 assert owner[1] == 0
-            self.model.own(owner)
+            self.model.assign_owner(owner)
             self.add_owner(owner)
             self.model.requester = before if expected is not None and before is not None else None
             self.model.outcome = self.model.ended = None
 
-    @rule(who=WHO, partitions=EVENTS)
+    @rule(who=WHO, partitions=PARTITION_INDEXES)
     def a_producer_adds_partitions(self, who: str, partitions: list[int]) -> None:
         pair = self.pair(who)
-        result = self.model.write(pair)
-        (error,) = self.world.add(ID, pair, *partitions, version=2 if self.is_modern else 0)
+        result = self.model.add_partitions(pair)
+        (error,) = self.world.add_partitions(ID, pair, *partitions, version=2 if self.is_modern else 0)
         if isinstance(result, Error):
-            assert alike(error) is alike(result)
+            assert undefined_merged(error) is undefined_merged(result)
         else:
             assert error is ErrorCode.none
             self.model.begin(partitions)
@@ -114,9 +114,9 @@ class TransactionMachine(RuleBasedStateMachine):
     def a_producer_ends(self, who: str, outcome: str) -> None:
         pair = self.pair(who)
         result = self.model.end(pair, outcome)
-        ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit")
+        ((error, owner),) = self.world.end_transaction(ID, pair, commits=outcome == "commit")
         if isinstance(result, Error):
-            assert (alike(error), owner) == (alike(result), NO_OWNER)
+            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_OWNER)
         elif result == "done":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
             self.add_owner(owner)
@@ -131,12 +131,12 @@ class TransactionMachine(RuleBasedStateMachine):
     def an_older_producer_ends(self, who: str, outcome: str) -> None:
         pair = self.pair(who)
         result = self.model.end_as_before(pair, outcome)
-        ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit", version=0)
+        ((error, owner),) = self.world.end_transaction(ID, pair, commits=outcome == "commit", version=0)
         assert owner == NO_OWNER
         if self.model.pending is not None:
             assert error is not ErrorCode.none  # No client knows which pair is valid while markers are written.
         elif isinstance(result, Error):
-            assert alike(error) is alike(result)
+            assert undefined_merged(error) is undefined_merged(result)
         elif result == "done":
             assert error is ErrorCode.none
         else:
@@ -169,7 +169,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def another_node_coordinates(self) -> None:
-        log = self.world.lose(self.index)
+        log = self.world.stop_leading(self.index)
         self.world.sent.clear()
         self.world.boot()
         self.world.ids.generate(lambda _: None)

@@ -29,7 +29,7 @@ class Model:
     ended: Pair | None = None
     given: list[Pair] = field(default_factory=list)
 
-    def own(self, pair: Pair) -> None:
+    def assign_owner(self, pair: Pair) -> None:
         assert pair not in self.given, f"{pair} was given to two producers"
         self.given.append(pair)
         self.owner = pair
@@ -41,7 +41,7 @@ class Model:
 
     # requests; the result is an error, or a word for the effect
 
-    def take(self, expected: Pair | None) -> Error | str:
+    def init_producer_id(self, expected: Pair | None) -> Error | str:
         if self.owner is None:
             return "new"
         if self.pending is not None:
@@ -53,14 +53,14 @@ class Model:
             return ErrorCode.producer_fenced
         return "abort" if self.open is not None else "next"
 
-    def write(self, pair: Pair) -> Error | str:
+    def add_partitions(self, pair: Pair) -> Error | str:
         if self.owner is None:
             return ErrorCode.invalid_producer_id_mapping
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
-        return self.stranger(pair) or "open"
+        return self.wrong_producer(pair) or "open"
 
-    def stranger(self, pair: Pair) -> Error | None:
+    def wrong_producer(self, pair: Pair) -> Error | None:
         assert self.owner is not None
         if pair[0] != self.owner[0]:
             return ErrorCode.invalid_producer_id_mapping
@@ -74,7 +74,7 @@ class Model:
             return ErrorCode.concurrent_transactions
         if self.ended == pair and self.outcome is not None and self.open is None:
             return "done" if outcome == self.outcome else ErrorCode.invalid_txn_state
-        refused = self.stranger(pair)
+        refused = self.wrong_producer(pair)
         if refused:
             return refused
         return "decide" if self.open is not None or outcome == "abort" else ErrorCode.invalid_txn_state
@@ -83,7 +83,7 @@ class Model:
         """End as older clients do: the epoch stays."""
         if self.owner is None:
             return ErrorCode.invalid_producer_id_mapping
-        refused = self.stranger(pair)
+        refused = self.wrong_producer(pair)
         if refused or self.pending is not None:
             return refused or ErrorCode.concurrent_transactions
         if self.open is not None:
@@ -100,7 +100,7 @@ class Model:
         """``by`` ended it and has ``then`` afterwards, or the coordinator aborted it after its timeout."""
         self.pending, self.open, self.ended = outcome, None, None
         if then is not None:
-            self.own(then)
+            self.assign_owner(then)
             self.ended = self.requester = by
 
     def complete(self) -> None:

@@ -46,8 +46,8 @@ from reference_broker.transactions.transactions_partition import (
 from reference_broker.wire.errors import Error, ErrorCode
 
 PARTITIONS = 4
-START = ProducerIdAndEpoch(5, 7)
-"""The producer ID and epoch of a producer in the worlds of ``in_state``."""
+PRODUCER = ProducerIdAndEpoch(5, 7)
+"""The producer ID and epoch of a producer in the worlds of ``coordinator_in_state``."""
 STATE_TOPIC_ID = b"s" * 16
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 """Time-outs are looked for often, so that tests need no long time."""
@@ -86,7 +86,7 @@ class TransactionWorld(LeaderWorld):
     def boot(self) -> None:
         """Restart the node, which leads its partitions again."""
         ports: Any = self
-        self.show()
+        self.publish_topics()
         writer = MarkerWriter(
             ports, self.led_events, self.leaders, lambda: self.controller.image, self.parsed.request_timeout_ms
         )
@@ -107,7 +107,7 @@ class TransactionWorld(LeaderWorld):
 
     # metadata
 
-    def show(self, *, events: bool = True) -> None:
+    def publish_topics(self, *, events: bool = True) -> None:
         state = PartitionImage(self.replicas, self.replicas, 1, 0, 0)
         images = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, STATE_TOPIC_ID, (state,) * PARTITIONS)}
         if events:
@@ -183,7 +183,7 @@ class TransactionWorld(LeaderWorld):
         self.roles.leads(partition, PartitionImage(self.replicas, self.isr, 1, epoch, 0))
         return next((each for each in self.transactions.active() if each.index == index), None)
 
-    def lose(self, index: int) -> PartitionLog:
+    def stop_leading(self, index: int) -> PartitionLog:
         """Make another node the leader."""
         partition = self.led.pop(index)
         partition.is_removed = True
@@ -197,8 +197,8 @@ class TransactionWorld(LeaderWorld):
             self.fetch(follower, partition, partition.log.log_end_offset)
         self.pass_ms(0)
 
-    def written(self, transaction: Transaction, *, version: int = 2) -> None:
-        """Append the record as an earlier coordinator."""
+    def load_transaction(self, transaction: Transaction, *, version: int = 2) -> None:
+        """Append the record as an earlier coordinator did, and load it."""
         index = partition_of(transaction.transactional_id, PARTITIONS)
         key, value = transaction_key(transaction.transactional_id), transaction_value(transaction, version)
         batch = build([Record(timestamp_ms=self.now().wall_ms, key=key, value=value)])
@@ -212,26 +212,26 @@ class TransactionWorld(LeaderWorld):
 
     # producers
 
-    def id_in(self, index: int, prefix: str = "x") -> str:
+    def transactional_id_in(self, index: int, prefix: str = "x") -> str:
         """Return a transactional ID that is stored in this partition."""
         return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
 
-    def take(
+    def init_producer_id(
         self, transactional_id: str, expected: tuple[int, int] | None = None, timeout_ms: int = 60_000
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
-        """Init the producer ID. The returned list gets the response once it is sent."""
+        """The returned list gets the response once it is sent."""
         responses: list[tuple[Error, ProducerIdAndEpoch]] = []
         request = InitRequest(transactional_id, timeout_ms, expected and ProducerIdAndEpoch(*expected))
         self.transactions.init_producer_id(request, lambda error, owner: responses.append((error, owner)))
         self.pass_ms(0)
         return responses
 
-    def taken(self, transactional_id: str, **more: Any) -> ProducerIdAndEpoch:
-        ((error, owner),) = self.take(transactional_id, **more)
+    def initialized_producer(self, transactional_id: str, **more: Any) -> ProducerIdAndEpoch:
+        ((error, owner),) = self.init_producer_id(transactional_id, **more)
         assert error is ErrorCode.none, error
         return owner
 
-    def add(
+    def add_partitions(
         self, transactional_id: str, owner: tuple[int, int], *indexes: int, version: int = 2, topic: str = "events"
     ) -> list[Error]:
         responses: list[Error] = []
@@ -241,7 +241,7 @@ class TransactionWorld(LeaderWorld):
         self.pass_ms(0)
         return responses
 
-    def end(
+    def end_transaction(
         self, transactional_id: str, owner: tuple[int, int], *, commits: bool = True, version: int = 2
     ) -> list[tuple[Error, ProducerIdAndEpoch]]:
         responses: list[tuple[Error, ProducerIdAndEpoch]] = []
@@ -250,7 +250,7 @@ class TransactionWorld(LeaderWorld):
         self.pass_ms(0)
         return responses
 
-    def verified(self, transactional_id: str, owner: tuple[int, int], *indexes: int) -> Any:
+    def verify_partitions(self, transactional_id: str, owner: tuple[int, int], *indexes: int) -> Any:
         partitions = tuple(("events", index) for index in indexes or (0,))
         return self.transactions.verify_partitions(AddRequest(transactional_id, ProducerIdAndEpoch(*owner), partitions))
 
@@ -279,18 +279,18 @@ class TransactionWorld(LeaderWorld):
         return [one.value for _, one in read_all(log.read(0, 1 << 22, log.log_end_offset))]
 
 
-def in_state(
-    state: TransactionState, owner: tuple[int, int] = START, timeout_ms: int = 60_000, **more: Any
+def coordinator_in_state(
+    state: TransactionState, owner: tuple[int, int] = PRODUCER, timeout_ms: int = 60_000, **more: Any
 ) -> tuple[TransactionWorld, str]:
     """Return a coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
     world = TransactionWorld(**more)
-    id_ = world.id_in(0)
+    id_ = world.transactional_id_in(0)
     world.ids.generate(lambda _: None)
     world.pass_ms(0)
     is_open = state is TransactionState.ONGOING
     partitions = {("events", 0): None} if is_open else {}
     now_ms = world.now().wall_ms
-    world.written(
+    world.load_transaction(
         Transaction(id_, owner[0], timeout_ms, now_ms, state, owner[1], partitions=partitions, started_ms=now_ms)
     )
     return world, id_

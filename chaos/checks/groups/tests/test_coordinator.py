@@ -74,7 +74,7 @@ from reports.rows import ChangeRow, MembershipRow, TraceRow
 
 pytestmark = pytest.mark.clause("M-8", "X-8")
 
-COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_GROUPS, DELETE_OFFSETS = 8, 9, 14, 28, 42, 47
+OFFSET_COMMIT, OFFSET_FETCH, SYNC_GROUP, TXN_OFFSET_COMMIT, DELETE_GROUPS, OFFSET_DELETE = 8, 9, 14, 28, 42, 47
 OFFSETS_ID = b"o" * 16
 MINUTE_MS = 60_000
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
@@ -170,7 +170,7 @@ class CheckedGroupCoordinator:
         return self.acts(Closed(99), Reply(self.number, 1, api_key, 9, response, Tag(api_key, 9, "c")))
 
     def commits(
-        self, offset: int, *, api_key: int = COMMIT, error: ErrorCode = ErrorCode.none, between: Any = None
+        self, offset: int, *, api_key: int = OFFSET_COMMIT, error: ErrorCode = ErrorCode.none, between: Any = None
     ) -> list[str]:
         """Request, do what is ``between``, and respond."""
         self.request(api_key, offset_commit_request(offset=offset))
@@ -189,17 +189,17 @@ class CheckedGroupCoordinator:
     ) -> list[str]:
         """Fetch the offset of t-0, or those of all topics, and return ``offset``. -1 is the response if there is
         none."""
-        self.request(FETCH, offset_fetch_request(of_all_topics=everything, require_stable=stable))
+        self.request(OFFSET_FETCH, offset_fetch_request(of_all_topics=everything, require_stable=stable))
         if offset >= 0:
-            return self.responds(FETCH, offset_fetch_response(offset, metadata=metadata, error=error))
+            return self.responds(OFFSET_FETCH, offset_fetch_response(offset, metadata=metadata, error=error))
         if everything:
-            return self.responds(FETCH, offset_fetch_response(None))
-        return self.responds(FETCH, offset_fetch_response(-1, leader_epoch=-1, metadata="", error=error))
+            return self.responds(OFFSET_FETCH, offset_fetch_response(None))
+        return self.responds(OFFSET_FETCH, offset_fetch_response(-1, leader_epoch=-1, metadata="", error=error))
 
     def fetches_draft(self, offset: int, metadata_epoch: int) -> list[str]:
         """Fetch the offset of t-0 with the draft whose response has a metadata epoch, and return these values."""
         topic = OffsetFetchRequestTopic1000(name="t", partition_indexes=(0,))
-        self.request(FETCH, OffsetFetchRequest1001(group_id="g", topics=(topic,)))
+        self.request(OFFSET_FETCH, OffsetFetchRequest1001(group_id="g", topics=(topic,)))
         partition = OffsetFetchResponsePartition1001(
             partition_index=0,
             committed_offset=offset,
@@ -208,7 +208,7 @@ class CheckedGroupCoordinator:
             metadata="text",
         )
         topics = (OffsetFetchResponseTopic1001(name="t", partitions=(partition,)),)
-        return self.responds(FETCH, OffsetFetchResponse1001(topics=topics))
+        return self.responds(OFFSET_FETCH, OffsetFetchResponse1001(topics=topics))
 
     def load(self, *notes: Note) -> list[str]:
         return self.acts(Closed(99), *notes, Note("coordinator_loaded", (("partition", 0),)))
@@ -281,8 +281,8 @@ def test_record_of_an_earlier_request_acknowledges_nothing(world: CheckedGroupCo
 
 
 def test_commit_of_a_transaction_is_acknowledged_before_its_marker(world: CheckedGroupCoordinator) -> None:
-    assert world.commits(5, api_key=TXN_COMMIT, between=lambda: world.offset(commit(5), producer_id=7)) == []
-    assert "acknowledged offset 6" in world.commits(6, api_key=TXN_COMMIT)[0]
+    assert world.commits(5, api_key=TXN_OFFSET_COMMIT, between=lambda: world.offset(commit(5), producer_id=7)) == []
+    assert "acknowledged offset 6" in world.commits(6, api_key=TXN_OFFSET_COMMIT)[0]
 
 
 def test_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinator) -> None:
@@ -390,10 +390,10 @@ def test_coordinator_that_was_replaced_is_not_judged(world: CheckedGroupCoordina
 
 def test_parked_sync_group_gets_committed_assignment(world: CheckedGroupCoordinator) -> None:
     def synced(assignment: bytes, *, writes: bool) -> list[str]:
-        world.request(SYNC, sync_group_request("a"))
+        world.request(SYNC_GROUP, sync_group_request("a"))
         if writes:
             world.group(of_group())
-        return world.responds(SYNC, sync_group_response(assignment))
+        return world.responds(SYNC_GROUP, sync_group_response(assignment))
 
     assert "and None is committed" in synced(b"all", writes=False)[0]
     assert len(synced(b"all", writes=True)) == 1
@@ -655,7 +655,7 @@ def test_offset_deleted_by_client_is_not_expired(
     world: CheckedGroupCoordinator, topic: str, index: int, is_excused: bool
 ) -> None:
     world.offset(commit(5))
-    world.request(DELETE_OFFSETS, offset_delete_request(topic, index))
+    world.request(OFFSET_DELETE, offset_delete_request(topic, index))
     assert bool(removed(world, 1)) is not is_excused
 
 
@@ -682,8 +682,8 @@ def test_offset_whose_deletion_was_refused_is_kept(
     """A second request may have deleted it, whatever the response to the first was."""
     world.offset(commit(5))
     for _ in range(requests):
-        world.request(DELETE_OFFSETS, offset_delete_request("t", 0))
-    world.responds(DELETE_OFFSETS, offset_delete_response(error))
+        world.request(OFFSET_DELETE, offset_delete_request("t", 0))
+    world.responds(OFFSET_DELETE, offset_delete_response(error))
     assert bool(removed(world, 1)) is (is_refused and requests == 1)
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 PRODUCE, VERSION, TOPIC_ID = 0, 12, b"t" * 16
-EXPIRES_MS, LOOKS_MS = 1000, 100
-UNKNOWN = 59
+EXPIRES_MS, EXPIRATION_CHECK_MS = 1000, 100
+UNKNOWN_PRODUCER_ID = 59
 
 
 @dataclass
@@ -69,7 +69,7 @@ class CheckedPartition:
         config = replace(
             BrokerConfig(),
             producer_id_expiration_ms=EXPIRES_MS,
-            producer_id_expiration_check_interval_ms=LOOKS_MS,
+            producer_id_expiration_check_interval_ms=EXPIRATION_CHECK_MS,
             crucible_unknown_producer_id_policy=self.policy,
         )
         partitions = node_partitions(Partition("t", TOPIC_ID, 0, 0, log.as_log()))
@@ -88,11 +88,11 @@ def test_busy_producer_is_known_and_an_idle_one_is_not() -> None:
     assert known.produces(1) == []
     known.ms += EXPIRES_MS
     assert known.produces(0, producer=8) == []
-    known.ms += LOOKS_MS - 1
+    known.ms += EXPIRATION_CHECK_MS - 1
     assert known.produces(2) == [], "the check interval has not passed"
     known.ms += EXPIRES_MS
     assert known.produces(1, producer=8) == []
-    known.ms += LOOKS_MS
+    known.ms += EXPIRATION_CHECK_MS
     late = "the clock had shown 1000 ms for 100 ms"
     assert known.produces(3) == [f"producer 7 with sequence 3 was accepted 1100 ms after its last batch, and {late}"]
 
@@ -101,7 +101,7 @@ def test_busy_producer_is_known_and_an_idle_one_is_not() -> None:
 def test_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
     known = CheckedPartition()
     known.produces(0)
-    known.ms += LOOKS_MS
+    known.ms += EXPIRATION_CHECK_MS
     assert known.produces(0, producer=8) == []
     known.ms, known.stepped_ms = known.ms + 5 * EXPIRES_MS, 5 * EXPIRES_MS
     assert known.produces(1) == [], "the node has not looked at the stepped clock yet"
@@ -112,19 +112,21 @@ def test_only_an_expired_producer_may_be_refused_as_unknown() -> None:
     idle = CheckedPartition()
     idle.produces(0)
     idle.ms += EXPIRES_MS
-    assert idle.produces(1, UNKNOWN) == []
+    assert idle.produces(1, UNKNOWN_PRODUCER_ID) == []
     busy = CheckedPartition()
     busy.produces(0)
     busy.ms += EXPIRES_MS - 1
-    assert busy.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 999 ms after its last record"]
-    assert CheckedPartition().produces(0, UNKNOWN) == [
+    assert busy.produces(1, UNKNOWN_PRODUCER_ID) == [
+        "producer 7 with sequence 1 was called unknown 999 ms after its last record"
+    ]
+    assert CheckedPartition().produces(0, UNKNOWN_PRODUCER_ID) == [
         "producer 7 with sequence 0 was called unknown, and may begin at 0"
     ]
 
 
 @pytest.mark.clause("P-5")
 def test_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
-    assert CheckedPartition().produces(5, UNKNOWN) == []
+    assert CheckedPartition().produces(5, UNKNOWN_PRODUCER_ID) == []
     assert CheckedPartition().produces(5) == [
         "producer 7 with sequence 5 was accepted, and the partition had no records of it"
     ]
@@ -135,7 +137,7 @@ def test_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
 def test_producer_whose_records_are_gone_may_be_called_unknown() -> None:
     lost = CheckedPartition()
     lost.produces(0, is_kept=False)
-    assert lost.produces(1, UNKNOWN) == []
+    assert lost.produces(1, UNKNOWN_PRODUCER_ID) == []
 
 
 @pytest.mark.clause("P-7", "P-11")
@@ -143,4 +145,6 @@ def test_producer_whose_records_are_in_the_remote_tier_only_is_known() -> None:
     tiered = CheckedPartition()
     tiered.produces(0, is_kept=False)
     tiered.local_start = 1
-    assert tiered.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 0 ms after its last record"]
+    assert tiered.produces(1, UNKNOWN_PRODUCER_ID) == [
+        "producer 7 with sequence 1 was called unknown 0 ms after its last record"
+    ]

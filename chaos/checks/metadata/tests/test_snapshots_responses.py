@@ -20,17 +20,17 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
-KEY, VERSION, DRAFT = 59, 1, 1000
-HELD, BYTES = OffsetAndEpoch(40, 2), b"0123456789"
-REQUEST = SnapshotRequest("c", 3, "__cluster_metadata", 0, 5, HELD, 4, 3)
-GOOD = Piece(ErrorCode.none, 0, 5, HELD, 10, 4, b"456")
+FETCH_SNAPSHOT, VERSION, DRAFT = 59, 1, 1000
+SNAPSHOT_ID, BYTES = OffsetAndEpoch(40, 2), b"0123456789"
+REQUEST = SnapshotRequest("c", 3, "__cluster_metadata", 0, 5, SNAPSHOT_ID, 4, 3)
+GOOD = Piece(ErrorCode.none, 0, 5, SNAPSHOT_ID, 10, 4, b"456")
 
 
 @dataclass
 class StoreOfOneSnapshot(StubSnapshotStore):
-    """The store with the snapshot ``HELD``, whose content is ``BYTES``."""
+    """The store with the snapshot ``SNAPSHOT_ID``, whose content is ``BYTES``."""
 
-    ids: list[OffsetAndEpoch] = field(default_factory=lambda: [HELD])
+    ids: list[OffsetAndEpoch] = field(default_factory=lambda: [SNAPSHOT_ID])
 
     def size(self, _: OffsetAndEpoch) -> int:
         return len(BYTES)
@@ -48,12 +48,12 @@ def explanation(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, ve
         wanted.cluster_id, wanted.replica_id, wanted.leader_epoch, wanted.id, wanted.position, wanted.max_bytes
     )
     topics = (replace(body.topics[0], name=TopicName(wanted.topic)),)
-    tag = Tag(KEY, version, "node-3")
-    request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
+    tag = Tag(FETCH_SNAPSHOT, version, "node-3")
+    request = Request(1, 1, FETCH_SNAPSHOT, version, "node-3", replace(body, topics=topics), tag)
     pieces = [(replace(wanted, partition=0), piece)]
     response = draft_response_of(pieces) if version == DRAFT else response_of(pieces, None)
     check = SnapshotResponses(check_context())
-    check.acted(0, node, request, [Reply(1, 1, KEY, version, response, tag)])
+    check.acted(0, node, request, [Reply(1, 1, FETCH_SNAPSHOT, version, response, tag)])
     return "; ".join(each.explanation.partition("; response: ")[2] for each in check.violations)
 
 

@@ -24,7 +24,7 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
-FETCH, VOTE, BEGIN = 1, 52, 53
+FETCH, VOTE, BEGIN_QUORUM_EPOCH = 1, 52, 53
 MS = 1000
 FETCH_MS, ELECTION_MS, BACKOFF_MS = 2000, 1000, 500
 KEEPS_US = FETCH_MS * MS * 3 // 2 + LATE_US
@@ -146,7 +146,9 @@ def test_voter_without_contact_from_leader_seeks_votes(voter: Voter, contact: st
             refused = fetched(ErrorCode.not_leader_or_follower, 0, 5, 10, 0)
             voter.happens(PeerReply(0, Channel.RAFT, 1, refused))
         elif contact == "an announcement":
-            voter.happens(Request(1, 1, BEGIN, 1, "", begin_epoch("c", 1, 0, 5), Tag(BEGIN, 1, "")))
+            voter.happens(
+                Request(1, 1, BEGIN_QUORUM_EPOCH, 1, "", begin_epoch("c", 1, 0, 5), Tag(BEGIN_QUORUM_EPOCH, 1, ""))
+            )
     assert ("has not sought votes" not in voter.explanations) is right
 
 

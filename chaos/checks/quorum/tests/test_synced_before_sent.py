@@ -30,7 +30,7 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
-FETCH, VOTE, BEGIN = 1, 52, 53
+FETCH, VOTE, BEGIN_QUORUM_EPOCH = 1, 52, 53
 END = OffsetAndEpoch(10, 3)
 
 
@@ -136,7 +136,7 @@ def test_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, syn
     voter.write(4, 1)
     voter.write(5, 1, synced=synced)
     if what == "announces":
-        voter.send(BEGIN, begin_epoch("c", 0, 1, 5))
+        voter.send(BEGIN_QUORUM_EPOCH, begin_epoch("c", 0, 1, 5))
     elif what == "fetches":
         voter.send(FETCH, fetch("c", 1, 5, END, 0, 0, 100))
     elif what == "serves":

@@ -33,7 +33,7 @@ from reference_broker.wire.tags import Tag
 
 TAG = Tag(ApiKey.DELETE_RECORDS, 2, "client")
 FETCH_TAG = Tag(ApiKey.FETCH, 17, "f", role="peer")
-TIMED_OUT = ErrorCode.request_timed_out
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out
 
 
 class Deletions:
@@ -92,7 +92,7 @@ def test_timeout_is_late_once_all_live_replicas_begin_there(deletions: Deletions
     deletions.requests()
     deletions.begins(1, 2)
     deletions.begins(2, 2)
-    (explanation,) = deletions.responds(TIMED_OUT)
+    (explanation,) = deletions.responds(REQUEST_TIMED_OUT)
     assert "timed out" in explanation
 
 
@@ -100,7 +100,7 @@ def test_replica_that_is_down_holds_up_no_response(deletions: Deletions) -> None
     deletions.fenced(2)
     deletions.requests()
     deletions.begins(1, 2)
-    (explanation,) = deletions.responds(TIMED_OUT)
+    (explanation,) = deletions.responds(REQUEST_TIMED_OUT)
     assert "all live replicas begin there" in explanation
 
 
@@ -110,14 +110,14 @@ def test_timeout_is_right_while_a_live_replica_begins_earlier(deletions: Deletio
     deletions.begins(1, 2)
     if begins_at is not None:
         deletions.begins(2, begins_at)
-    assert deletions.responds(TIMED_OUT) == []
+    assert deletions.responds(REQUEST_TIMED_OUT) == []
 
 
 def test_refused_fetch_shows_nothing(deletions: Deletions) -> None:
     deletions.requests()
     deletions.begins(1, 2)
     deletions.begins(2, 2, error=ErrorCode.fenced_leader_epoch)
-    assert deletions.responds(TIMED_OUT) == []
+    assert deletions.responds(REQUEST_TIMED_OUT) == []
 
 
 def test_response_is_early_while_a_live_replica_begins_earlier(deletions: Deletions) -> None:
@@ -133,7 +133,7 @@ def test_fetch_of_an_earlier_leader_epoch_shows_nothing(deletions: Deletions) ->
     deletions.begins(2, 2)
     deletions.leader.led.leader_epoch += 1
     deletions.requests()
-    assert deletions.responds(TIMED_OUT) == []
+    assert deletions.responds(REQUEST_TIMED_OUT) == []
 
 
 def test_replica_that_is_fenced_meanwhile_makes_no_response_due(deletions: Deletions) -> None:
@@ -141,4 +141,4 @@ def test_replica_that_is_fenced_meanwhile_makes_no_response_due(deletions: Delet
     deletions.begins(1, 2)
     deletions.fenced(2)
     deletions.begins(1, 2)
-    assert deletions.responds(TIMED_OUT) == []
+    assert deletions.responds(REQUEST_TIMED_OUT) == []

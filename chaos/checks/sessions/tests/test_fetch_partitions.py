@@ -47,7 +47,7 @@ from reference_broker.wire.tags import Tag
 
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 SIZE = len(BATCH)
-SESSION, FINAL, FOLLOWER = 77, 12, 1
+SESSION, FINAL_VERSION, FOLLOWER = 77, 12, 1
 TOPIC = b"t" * 16
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -109,7 +109,7 @@ class CheckedNode:
         }
         return PendingFetch(**{**given, **fields})
 
-    def respond(self, request: PendingFetch, *lines: PartitionData, version: int = FINAL) -> None:
+    def respond(self, request: PendingFetch, *lines: PartitionData, version: int = FINAL_VERSION) -> None:
         body = FetchResponse(
             0, SESSION, [FetchTopicResponse("t", b"", list(lines))], response_flags=INCREMENTAL_FETCH_OK
         )
@@ -432,7 +432,7 @@ def test_response_in_the_event_of_another_request_of_its_session_is_not_compared
 ) -> None:
     node = CachingNode()
     node.cached.epoch = 9
-    came = Request(1, correlation_id, 1, FINAL, "f", FetchRequest(session_id=session_id), Tag(1, 1, "f", 0, 0))
+    came = Request(1, correlation_id, 1, FINAL_VERSION, "f", FetchRequest(session_id=session_id), Tag(1, 1, "f", 0, 0))
     node.check.acted(0, node.node, came, ())
     assert bool(node.serve()) is is_judged
 

@@ -17,13 +17,13 @@ from reference_broker.wire.tags import Tag
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-FINAL, LEADER = 12, 2
+FINAL_VERSION, LEADER = 12, 2
 
 
 class Follower:
     """Node 1, which follows t-0 and t-1 at node 2 in leader epoch 3 from offset 5."""
 
-    def __init__(self, version: int = FINAL) -> None:
+    def __init__(self, version: int = FINAL_VERSION) -> None:
         self.check = NamesWhatChanged(check_context())
         self.version = version
         self.followed = {
@@ -99,7 +99,7 @@ def test_partition_that_another_node_leads_now_need_not_be_named(follower: Follo
 
 
 @pytest.mark.clause("F-12", "G-13")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 def test_partition_that_is_named_again_without_a_change_is_red(version: int) -> None:
     follower = Follower(version)
     follower.fetch({1: 5})

@@ -26,7 +26,7 @@ from reference_broker.wire.fetch import (
 )
 from reference_broker.wire.tags import Tag
 
-SESSION, FINAL, NO_DATA = 77, 12, b""
+SESSION, FINAL_VERSION, NO_DATA = 77, 12, b""
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 LIMIT = 1000
 MISSING = "is new or had an error in the previous response, and is missing now"
@@ -89,7 +89,7 @@ class Session:
     """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
 
     def __init__(
-        self, check: FetchCheck, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
+        self, check: FetchCheck, count: int = 2, version: int = FINAL_VERSION, offset: int = 5, role: str = "client"
     ) -> None:
         self.check, self.version, self.role = check, version, role
         self.model = FetchModel()
@@ -145,7 +145,7 @@ class Session:
         return [each.explanation.partition(": ")[2] for each in self.check.violations]
 
 
-def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
+def session(version: int = FINAL_VERSION, offset: int = 5, count: int = 2) -> Session:
     return Session(IncrementalExact(check_context()), count, version, offset)
 
 
@@ -156,7 +156,7 @@ def grow(log: Log, high_watermark: int) -> None:
 def test_request_whose_connection_closes_is_forgotten() -> None:
     node: Any = FakeNode()
     model = FetchModel()
-    request = Request(4, 1, 1, FINAL, "c", FetchRequest(), Tag(1, FINAL, "c", 0, 0))
+    request = Request(4, 1, 1, FINAL_VERSION, "c", FetchRequest(), Tag(1, FINAL_VERSION, "c", 0, 0))
     assert not list(model.acted(node, request, ()))
     assert not list(model.acted(node, Closed(4), ()))
     assert not model._pending
@@ -208,7 +208,7 @@ def test_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
 
 
 @pytest.mark.clause("F-14", "G-6")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 def test_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
     talk = session(version)
     talk.fetch({})
@@ -281,7 +281,7 @@ def truncate_log(talk: Session) -> None:
 
 
 @pytest.mark.clause("F-14", "G-5")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 @pytest.mark.parametrize(
     ("change", "state"),
     [
@@ -397,7 +397,7 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
 
 
 @pytest.mark.clause("F-16")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 def test_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
     talk = session(version, offset=4)
     for index in (0, 1):
@@ -409,7 +409,7 @@ def test_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> N
 
 
 @pytest.mark.clause("X-4", "G-5")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 @pytest.mark.parametrize(("offset", "level", "is_due"), [(4, 0, True), (4, 1, False), (3, 1, True)])
 def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_ones(
     version: int, offset: int, level: int, *, is_due: bool
@@ -521,7 +521,7 @@ def test_partition_outside_the_session_is_not_sent() -> None:
 
 
 @pytest.mark.clause("F-15", "G-7")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 @pytest.mark.parametrize("count", [2, 5, 64, 200])
 def test_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
     for extra in (0, count // 64 + 1):

@@ -24,7 +24,7 @@ from reference_broker.wire.fetch import (
 )
 from reference_broker.wire.tags import Tag
 
-FETCH, VERSION, FIRST = 1, 12, 1000
+FETCH, FINAL_VERSION, FIRST_REVISION = 1, 12, 1000
 MIN_MS = 120_000
 
 
@@ -83,7 +83,7 @@ class Fetchers:
         """An incremental fetch that names as many partitions, and is refused with the error."""
         self._acts(session_id, 1, partitions, 0 if error else session_id, [], error=error, **how)
 
-    def empties(self, session_id: int, *, is_closed: bool, version: int = VERSION) -> None:
+    def empties(self, session_id: int, *, is_closed: bool, version: int = FINAL_VERSION) -> None:
         """An incremental fetch forgets the three partitions of the session."""
         request = self._request(session_id, 1, 0, version=version)
         assert isinstance(request.body, FetchRequest)
@@ -96,7 +96,7 @@ class Fetchers:
     def closes(self, session_id: int) -> None:
         self._acts(session_id, -1, 0, 0, [Note("session_closed", (("session_id", session_id),))])
 
-    def keeps(self, session_id: int, version: int = VERSION) -> None:
+    def keeps(self, session_id: int, version: int = FINAL_VERSION) -> None:
         """A full fetch that closes the session gets its response, and nothing ends."""
         self._acts(session_id, -1, 0, 0, [], version=version)
 
@@ -106,7 +106,7 @@ class Fetchers:
         self.check.acted(0, self._node, self._request(0, 0, 1), [evicted])
 
     def _request(
-        self, session_id: int, epoch: int, partitions: int, replica: int = -1, version: int = VERSION
+        self, session_id: int, epoch: int, partitions: int, replica: int = -1, version: int = FINAL_VERSION
     ) -> Request:
         self._requests += 1
         named = [FetchPartition(index, 0, 1000) for index in range(partitions)]
@@ -129,7 +129,7 @@ class Fetchers:
         notes: list[Note],
         error: int = 0,
         replica: int = -1,
-        version: int = VERSION,
+        version: int = FINAL_VERSION,
         flags: int = INCREMENTAL_FETCH_OK,
     ) -> None:
         self._broker.now = Now(0, self.ms)
@@ -175,7 +175,7 @@ def test_full_fetch_ends_the_session_that_it_names() -> None:
     node = Fetchers(slots=2)
     node.opens(1)
     node.keeps(2)
-    node.opens(3, version=FIRST)
+    node.opens(3, version=FIRST_REVISION)
     node.keeps(3)
     assert node.explanations == []
     node.keeps(1)
@@ -277,7 +277,9 @@ def test_session_that_is_idle_longest_goes_first() -> None:
 
 
 @pytest.mark.clause("G-11")
-@pytest.mark.parametrize(("version", "after_ms", "goes"), [(FIRST, 501, True), (FIRST, 500, False), (12, 501, False)])
+@pytest.mark.parametrize(
+    ("version", "after_ms", "goes"), [(FIRST_REVISION, 501, True), (FIRST_REVISION, 500, False), (12, 501, False)]
+)
 def test_each_revision_has_its_own_least_time(version: int, after_ms: int, goes: bool) -> None:
     node = Fetchers(slots=1, min_eviction_ms=500)
     node.opens(1, version=version)
@@ -317,13 +319,13 @@ def test_partitions_of_all_sessions_have_a_limit() -> None:
     node = Fetchers(slots=9, most_partitions=5)
     node.opens(1, partitions=3)
     node.opens(0, partitions=3)
-    node.opens(2, partitions=3, version=FIRST, flags=0)
+    node.opens(2, partitions=3, version=FIRST_REVISION, flags=0)
     node.opens(3, partitions=2)
     assert node.explanations == []
     node.opens(4, partitions=1)
     assert "hold 6 partitions, at most 5" in node.explanations[0]
     node = Fetchers(slots=9, most_partitions=5)
-    node.opens(1, partitions=5, version=FIRST, flags=0)
+    node.opens(1, partitions=5, version=FIRST_REVISION, flags=0)
     assert "gave no session" in node.explanations[0]
 
 

@@ -109,7 +109,7 @@ def test_session_ids_reused_more_often_than_by_chance_are_a_violation() -> None:
     assert "2 IDs came again, more than by chance" in check.violations[0].explanation
 
 
-NONE, UNKNOWN, WRONG = 0, 70, 71
+NONE, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH = 0, 70, 71
 
 
 class Trace:
@@ -161,18 +161,18 @@ def test_correct_session_violates_nothing() -> None:
     order, lost, trace = session_checks()
     trace.fetch(9, 1)
     trace.fetch(9, 2)
-    trace.fetch(9, 2, WRONG)
-    trace.fetch(9, 7, WRONG)
+    trace.fetch(9, 2, INVALID_FETCH_SESSION_EPOCH)
+    trace.fetch(9, 7, INVALID_FETCH_SESSION_EPOCH)
     trace.fetch(9, 3)
-    trace.fetch(8, 1, UNKNOWN)
-    trace.fetch(9, -5, UNKNOWN)
+    trace.fetch(8, 1, FETCH_SESSION_ID_NOT_FOUND)
+    trace.fetch(9, -5, FETCH_SESSION_ID_NOT_FOUND)
     trace.request(9, 0)
     trace.note("session_closed", session_id=9, reason="replaced")
     trace.note("session_created", session_id=10)
     trace.reply(9, 0, NONE, session_id=10)
-    trace.fetch(9, 4, UNKNOWN)
+    trace.fetch(9, 4, FETCH_SESSION_ID_NOT_FOUND)
     trace.incarnation = 1
-    trace.fetch(10, 1, UNKNOWN)
+    trace.fetch(10, 1, FETCH_SESSION_ID_NOT_FOUND)
     assert order.violations == lost.violations == []
 
 
@@ -180,11 +180,11 @@ def test_waiting_request_may_be_overtaken_in_its_session() -> None:
     order, lost, trace = session_checks()
     trace.request(9, 1, connection=1)
     trace.request(9, 2, connection=2)
-    trace.reply(9, 1, WRONG, connection=1)
+    trace.reply(9, 1, INVALID_FETCH_SESSION_EPOCH, connection=1)
     trace.reply(9, 2, NONE, connection=2)
     trace.request(9, 3, connection=1)
     trace.note("session_evicted", session_id=9)
-    trace.reply(9, 3, UNKNOWN, connection=1)
+    trace.reply(9, 3, FETCH_SESSION_ID_NOT_FOUND, connection=1)
     assert order.violations == lost.violations == []
 
 
@@ -192,9 +192,9 @@ def test_waiting_request_may_be_overtaken_in_its_session() -> None:
     ("fetches", "why"),
     [
         ([(1, NONE), (1, NONE)], "an epoch accepted twice"),
-        ([(1, NONE), (2, WRONG)], "the right epoch refused"),
+        ([(1, NONE), (2, INVALID_FETCH_SESSION_EPOCH)], "the right epoch refused"),
         ([(2, NONE)], "a later epoch accepted"),
-        ([(1, NONE), (3, UNKNOWN)], "a wrong epoch refused as an unknown ID"),
+        ([(1, NONE), (3, FETCH_SESSION_ID_NOT_FOUND)], "a wrong epoch refused as an unknown ID"),
         ([(0x7FFFFFFF, NONE)], "the last epoch accepted first"),
     ],
 )
@@ -218,7 +218,7 @@ def test_session_order_wraps_to_one() -> None:
 
 def test_unknown_session_that_nothing_ended_violates_session_lost() -> None:
     _, lost, trace = session_checks()
-    trace.fetch(9, 1, UNKNOWN)
+    trace.fetch(9, 1, FETCH_SESSION_ID_NOT_FOUND)
     assert "nothing had closed" in lost.violations[0].explanation
 
 
@@ -226,7 +226,7 @@ def test_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.request(9, 5)
     trace.note("session_closed", session_id=9, reason="")
-    trace.reply(9, 5, WRONG)
+    trace.reply(9, 5, INVALID_FETCH_SESSION_EPOCH)
     assert "that closed the session" in lost.violations[0].explanation
 
 
@@ -237,21 +237,21 @@ def test_response_with_another_session_id_violates_session_lost(session_id: int)
     assert len(lost.violations) == 1
 
 
-OTHER_ERROR, TOPIC_ID_ERROR = 56, 106
-REFUSED = 10001
+KAFKA_STORAGE_ERROR, FETCH_SESSION_TOPIC_ID_ERROR = 56, 106
+INVALID_FETCH_SESSION = 10001
 
 
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize(
     ("session", "epoch", "error", "right"),
     [
-        (0, 1, UNKNOWN, True),
+        (0, 1, FETCH_SESSION_ID_NOT_FOUND, True),
         (0, 1, NONE, False),
-        (0, 1, WRONG, False),
+        (0, 1, INVALID_FETCH_SESSION_EPOCH, False),
         (0, LARGEST_EPOCH, NONE, False),
         (0, -1, NONE, True),
         (0, 0, NONE, True),
-        (9, -2, UNKNOWN, True),
+        (9, -2, FETCH_SESSION_ID_NOT_FOUND, True),
         (9, -2, NONE, False),
     ],
 )
@@ -262,7 +262,9 @@ def test_response_fits_an_epoch_that_names_no_session(session: int, epoch: int, 
 
 
 @pytest.mark.clause("F-7")
-@pytest.mark.parametrize(("error", "right"), [(NONE, True), (TOPIC_ID_ERROR, True), (OTHER_ERROR, False)])
+@pytest.mark.parametrize(
+    ("error", "right"), [(NONE, True), (FETCH_SESSION_TOPIC_ID_ERROR, True), (KAFKA_STORAGE_ERROR, False)]
+)
 def test_right_epoch_has_few_other_errors(error: int, right: bool) -> None:
     order, _, trace = session_checks()
     trace.fetch(9, 1, error)
@@ -271,7 +273,7 @@ def test_right_epoch_has_few_other_errors(error: int, right: bool) -> None:
 
 def test_error_about_topic_ids_changes_nothing() -> None:
     order, _, trace = session_checks()
-    trace.fetch(9, 1, TOPIC_ID_ERROR)
+    trace.fetch(9, 1, FETCH_SESSION_TOPIC_ID_ERROR)
     trace.fetch(9, 1)
     assert order.violations == []
     trace.fetch(9, 1)
@@ -287,21 +289,21 @@ def test_waiting_request_is_refused_only_if_something_happened(overtaken: bool, 
         trace.request(9, 2, connection=2)
     if ended:
         trace.note("session_evicted", session_id=9)
-    trace.reply(9, 1, UNKNOWN if ended else WRONG, connection=1)
+    trace.reply(9, 1, FETCH_SESSION_ID_NOT_FOUND if ended else INVALID_FETCH_SESSION_EPOCH, connection=1)
     assert bool(order.violations) is not (overtaken or ended)
 
 
 def test_refused_request_does_not_overtake_others() -> None:
     order, _, trace = session_checks()
     trace.request(9, 1, connection=1)
-    trace.fetch(9, 7, WRONG)
+    trace.fetch(9, 7, INVALID_FETCH_SESSION_EPOCH)
     trace.request(9, 1, connection=1)
     assert order.violations == []
     order, _, trace = session_checks()
     trace.request(9, 1, connection=1)
     trace.request(9, 7, connection=2)
-    trace.reply(9, 7, WRONG, connection=2)
-    trace.reply(9, 1, WRONG, connection=1)
+    trace.reply(9, 7, INVALID_FETCH_SESSION_EPOCH, connection=2)
+    trace.reply(9, 1, INVALID_FETCH_SESSION_EPOCH, connection=1)
     assert len(order.violations) == 1
 
 
@@ -337,17 +339,17 @@ def test_response_to_a_full_fetch_has_0_or_the_id_of_a_new_session(
 @pytest.mark.parametrize(
     ("rows", "right"),
     [
-        ([row("request", 1), row("reply", 1, OTHER_ERROR)], False),
-        ([row("request", 3), row("reply", 3, OTHER_ERROR)], False),
+        ([row("request", 1), row("reply", 1, KAFKA_STORAGE_ERROR)], False),
+        ([row("request", 3), row("reply", 3, KAFKA_STORAGE_ERROR)], False),
         ([row("request", 1), row("reply", 1, 10002)], True),
-        ([row("request", 1), row("session_evicted"), row("reply", 1, REFUSED)], True),
-        ([row("session_evicted"), row("request", 1), row("reply", 1, OTHER_ERROR)], False),
+        ([row("request", 1), row("session_evicted"), row("reply", 1, INVALID_FETCH_SESSION)], True),
+        ([row("session_evicted"), row("request", 1), row("reply", 1, KAFKA_STORAGE_ERROR)], False),
         (
             [
                 row("request", 1, connection=1),
                 row("request", 3, connection=2),
-                row("reply", 3, REFUSED, connection=2),
-                row("reply", 1, REFUSED, connection=1),
+                row("reply", 3, INVALID_FETCH_SESSION, connection=2),
+                row("reply", 1, INVALID_FETCH_SESSION, connection=1),
             ],
             False,
         ),
@@ -362,7 +364,8 @@ def test_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow],
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize(
-    ("number", "error", "right"), [(1, REFUSED, True), (1, ErrorCode.none, False), (0, ErrorCode.none, True)]
+    ("number", "error", "right"),
+    [(1, INVALID_FETCH_SESSION, True), (1, ErrorCode.none, False), (0, ErrorCode.none, True)],
 )
 def test_incremental_request_without_a_session_must_be_refused(number: int, error: int, right: bool) -> None:
     check = SequenceOrder(check_context())
@@ -373,7 +376,9 @@ def test_incremental_request_without_a_session_must_be_refused(number: int, erro
 
 
 @pytest.mark.clause("G-3")
-@pytest.mark.parametrize(("second", "error", "right"), [(1, NONE, True), (1, REFUSED, False), (2, REFUSED, True)])
+@pytest.mark.parametrize(
+    ("second", "error", "right"), [(1, NONE, True), (1, INVALID_FETCH_SESSION, False), (2, INVALID_FETCH_SESSION, True)]
+)
 def test_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
     order = SequenceOrder(check_context())
     requests = [row("request", 1, connection=1), row("request", second, connection=2)]

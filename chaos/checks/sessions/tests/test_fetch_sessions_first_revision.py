@@ -10,14 +10,14 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 
 FETCH, VERSION = 1, 1000
-INCREMENTAL, MAY_FOLLOW = 1, 2
+INCREMENTAL_FETCH_RESPONSE, INCREMENTAL_FETCH_OK = 1, 2
 NODE = StubNode()
 
 
 class Session:
     """Session 7 of one fetcher, which its first full fetch has made."""
 
-    def __init__(self, flags: int = MAY_FOLLOW) -> None:
+    def __init__(self, flags: int = INCREMENTAL_FETCH_OK) -> None:
         self.check = FirstRevisionResponses(check_context())
         self.fetches(
             0, FetchResponse(session_id=7, response_flags=flags), Note("session_created", (("session_id", 7),))
@@ -37,8 +37,9 @@ class Session:
 @pytest.mark.clause("G-4", "G-9")
 def test_bit_0_says_what_kind_of_response_it_is() -> None:
     session = Session()
-    assert session.fetches(1, FetchResponse(session_id=7, response_flags=INCREMENTAL | MAY_FOLLOW)) == []
-    assert session.fetches(1, FetchResponse(session_id=7, response_flags=MAY_FOLLOW)) == [
+    incremental = FetchResponse(session_id=7, response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
+    assert session.fetches(1, incremental) == []
+    assert session.fetches(1, FetchResponse(session_id=7, response_flags=INCREMENTAL_FETCH_OK)) == [
         "flags 2, to an incremental request"
     ]
     assert session.fetches(0, FetchResponse(session_id=7, response_flags=3)) == ["flags 3, to a full request"]
@@ -57,7 +58,7 @@ def test_error_has_a_text_and_nothing_else_has() -> None:
 
 @pytest.mark.clause("G-9")
 def test_session_id_is_0_if_and_only_if_there_is_no_session() -> None:
-    refused = FetchResponse(10001, 0, error_string="x", response_flags=INCREMENTAL)
+    refused = FetchResponse(10001, 0, error_string="x", response_flags=INCREMENTAL_FETCH_RESPONSE)
     assert Session().fetches(1, refused) == ["session ID 0, and the session is still there"]
     gone = Note("session_evicted", (("session_id", 7),))
     assert Session().fetches(1, refused, gone) == []
@@ -67,20 +68,20 @@ def test_session_id_is_0_if_and_only_if_there_is_no_session() -> None:
 
 @pytest.mark.clause("G-9", "G-10")
 def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
-    denied = FetchResponse(10002, 7, error_string="full ones only", response_flags=INCREMENTAL)
-    served = FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
+    denied = FetchResponse(10002, 7, error_string="full ones only", response_flags=INCREMENTAL_FETCH_RESPONSE)
+    served = FetchResponse(0, 7, response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
     assert Session(flags=0).fetches(1, denied) == []
     assert Session(flags=0).fetches(1, served) == [
         "an incremental request was served, and the last response had said that none may follow"
     ]
     assert Session().fetches(1, denied) == ["an incremental request was denied, and the last response had invited it"]
-    (explanation,) = Session().fetches(0, FetchResponse(0, 0, response_flags=MAY_FOLLOW), session_id=0)
+    (explanation,) = Session().fetches(0, FetchResponse(0, 0, response_flags=INCREMENTAL_FETCH_OK), session_id=0)
     assert explanation == "incremental requests may follow, without a session"
 
 
 @pytest.mark.clause("G-9")
 def test_process_that_begins_to_end_keeps_its_sessions_and_another_one_has_none() -> None:
-    session, served = Session(), FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
+    session, served = Session(), FetchResponse(0, 7, response_flags=INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
     session.check.acted(0, NODE.as_node(), None, ())
     assert session.fetches(1, served) == []
     session.check.acted(0, StubNode().as_node(), None, ())

@@ -27,7 +27,7 @@ from reference_broker.wire.fetch import (
 )
 from reference_broker.wire.tags import Tag
 
-SESSION, FINAL = 77, 12
+SESSION, FINAL_VERSION = 77, 12
 FOLLOWER = 1
 LATER_US = SOON_US + 1
 MAX_WAIT_MS = 500
@@ -41,7 +41,7 @@ class ObservedNode:
     """A node that leads two partitions in leader epoch 3, each with five records of epoch 3, and the check of its
     parked fetches. Its fetch session with both partitions is open."""
 
-    def __init__(self, version: int = FINAL, replica_id: int = -1, role: str = "") -> None:
+    def __init__(self, version: int = FINAL_VERSION, replica_id: int = -1, role: str = "") -> None:
         self.context: CheckContext = check_context()
         self.check = FetchWaits(self.context)
         self.sent = IncrementalExact(self.context)  # It keeps what was sent in the session.
@@ -178,7 +178,7 @@ def test_data_end_the_wait_of_a_fetch(node: ObservedNode) -> None:
     ],
 )
 def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: str, is_due: bool) -> None:
-    node = ObservedNode(FINAL if what == "of the final revision" else FIRST_REVISION)
+    node = ObservedNode(FINAL_VERSION if what == "of the final revision" else FIRST_REVISION)
     node.append()
     if what == "more follows":
         node.append()
@@ -267,7 +267,7 @@ def test_consumer_is_sent_nothing_before_its_bytes_are_there(node: ObservedNode)
 @pytest.mark.clause("F-14")
 def test_response_in_the_event_of_its_request_may_be_too_early_too(node: ObservedNode) -> None:
     body = FetchRequest(session_id=SESSION, session_epoch=1)
-    request = Request(1, 9, 1, FINAL, "f", body, Tag(1, FINAL, "f", SESSION, 1))
+    request = Request(1, 9, 1, FINAL_VERSION, "f", body, Tag(1, FINAL_VERSION, "f", SESSION, 1))
     node.respond(request, event=request)
     assert len(node.explanations) == 1
     assert "after 0 ms with 0 bytes" in node.explanations[0]
@@ -389,7 +389,7 @@ def test_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch:
 
 
 @pytest.mark.clause("F-3", "G-3")
-@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("version", [FINAL_VERSION, FIRST_REVISION])
 def test_later_request_of_the_session_ends_the_wait(version: int) -> None:
     node = ObservedNode(version)
     first = node.fetch({}, 1)

@@ -174,8 +174,8 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     world = TransactionWorld()
     target = world.coordinate(0)
     assert target is not None
-    id_ = world.id_in(0)
-    world.taken(id_)
+    id_ = world.transactional_id_in(0)
+    world.initialized_producer(id_)
     node = StubNode(StubBroker(1, transactions=cast(Any, world.transactions))).as_node()
     check = TransactionsConsistent(check_context())
     check.inspect(7, 0, node, None, False)

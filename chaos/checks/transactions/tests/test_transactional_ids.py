@@ -24,7 +24,7 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
-INIT, END, ADD = 22, 26, 24
+INIT_PRODUCER_ID, END_TXN, ADD_PARTITIONS_TO_TXN = 22, 26, 24
 EXPIRES_MS, TIMEOUT_MS, LONGEST_MS, INTERVALS_MS = 10_000, 1_000, 60_000, 150
 LATEST_MS = EXPIRES_MS + TIMEOUT_MS + INTERVALS_MS + SLACK_MS
 pytestmark = pytest.mark.clause("X-7", "X-10")
@@ -56,15 +56,15 @@ class CheckedCoordinator:
         replies = [] if response is None else [Reply(1, 1, api_key, 5, response, Tag(1, 5, "tx", 0, -1))]
         self.check.acted(self.now_ms * 1000, self.node.as_node(), request, replies)
 
-    def take(self, producer_id: int, timeout_ms: int = TIMEOUT_MS, error: int = 0) -> None:
+    def init_producer_id(self, producer_id: int, timeout_ms: int = TIMEOUT_MS, error: int = 0) -> None:
         body = init_producer_id_request(timeout_ms=timeout_ms)
-        self.handle(INIT, body, init_producer_id_response(producer_id, error=error))
+        self.handle(INIT_PRODUCER_ID, body, init_producer_id_response(producer_id, error=error))
 
-    def end(self) -> None:
-        self.handle(END, end_txn_request(), end_txn_response())
+    def end_transaction(self) -> None:
+        self.handle(END_TXN, end_txn_request(), end_txn_response())
 
-    def add(self) -> None:
-        self.handle(ADD, add_partitions_to_txn_request(0))
+    def add_partitions(self) -> None:
+        self.handle(ADD_PARTITIONS_TO_TXN, add_partitions_to_txn_request(0))
 
     @property
     def explanations(self) -> list[str]:
@@ -77,10 +77,10 @@ def coordinator() -> CheckedCoordinator:
 
 
 def test_timeout_above_the_maximum_must_be_refused(coordinator: CheckedCoordinator) -> None:
-    coordinator.take(7, LONGEST_MS)
-    coordinator.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
+    coordinator.init_producer_id(7, LONGEST_MS)
+    coordinator.init_producer_id(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
     assert coordinator.explanations == []
-    coordinator.take(7, LONGEST_MS + 1)
+    coordinator.init_producer_id(7, LONGEST_MS + 1)
     assert coordinator.explanations == [f"x was granted a timeout of {LONGEST_MS + 1} ms"]
 
 
@@ -98,57 +98,57 @@ def test_timeout_above_the_maximum_must_be_refused(coordinator: CheckedCoordinat
 def test_id_is_forgotten_in_time_and_not_before(
     coordinator: CheckedCoordinator, idle_ms: int, producer_id: int, right: bool
 ) -> None:
-    coordinator.take(7)
-    coordinator.end()
+    coordinator.init_producer_id(7)
+    coordinator.end_transaction()
     coordinator.wait(idle_ms)
-    coordinator.take(producer_id)
+    coordinator.init_producer_id(producer_id)
     assert (coordinator.explanations == []) == right
 
 
 @pytest.mark.parametrize(
     "handle",
     [
-        CheckedCoordinator.add,
-        partial(CheckedCoordinator.take, producer_id=-1, error=ErrorCode.concurrent_transactions),
-        CheckedCoordinator.end,
+        CheckedCoordinator.add_partitions,
+        partial(CheckedCoordinator.init_producer_id, producer_id=-1, error=ErrorCode.concurrent_transactions),
+        CheckedCoordinator.end_transaction,
     ],
 )
 def test_producer_that_sends_requests_is_not_idle(
     coordinator: CheckedCoordinator, handle: Callable[[CheckedCoordinator], None]
 ) -> None:
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     coordinator.wait(LATEST_MS)
     handle(coordinator)
     coordinator.wait(LATEST_MS)
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     assert coordinator.explanations == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
 def test_step_of_the_clock_forgets_sooner_or_later(coordinator: CheckedCoordinator, producer_id: int) -> None:
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
     coordinator.wall_ahead_ms = EXPIRES_MS if producer_id == 8 else -10
-    coordinator.take(producer_id)
+    coordinator.init_producer_id(producer_id)
     assert coordinator.explanations == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
 def test_another_node_may_have_coordinated_it_meanwhile(coordinator: CheckedCoordinator, producer_id: int) -> None:
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
     coordinator.led.leader_epoch = 4
-    coordinator.take(producer_id)
+    coordinator.init_producer_id(producer_id)
     assert coordinator.explanations == []
 
 
 def test_fault_delays_forgetting_and_not_the_rest(coordinator: CheckedCoordinator) -> None:
     fault_times = coordinator.check.context.quorum.fault_times
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     fault_times.node(2, 1000)
     coordinator.wait(LATEST_MS + 1)
-    coordinator.take(7)
+    coordinator.init_producer_id(7)
     assert coordinator.explanations == []
     fault_times.node(0, coordinator.now_ms * 1000)
-    coordinator.take(8)
+    coordinator.init_producer_id(8)
     assert len(coordinator.explanations) == 1

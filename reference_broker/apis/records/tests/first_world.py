@@ -3,19 +3,18 @@
 from reference_broker.apis.records.first_revision import FirstRevisionSession
 from reference_broker.apis.tests.fetch_world import FetchWorld
 from reference_broker.wire.errors import DraftError, ErrorCode
-from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchResponse
 
-FULL, RESPONSE, OK = 0, 1, 2
-NOT_VALID, DENIED, INVALID = (
+INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED, INVALID_REQUEST = (
     DraftError.INVALID_FETCH_SESSION,
     DraftError.INCREMENTAL_FETCH_DENIED,
     ErrorCode.invalid_request,
 )
 
 
-def opened(world: FetchWorld, *places: tuple[str, int], **fields: int) -> int:
+def open_session(world: FetchWorld, *places: tuple[str, int], **fields: int) -> int:
     response = world.fetch_first(0, 0, dict.fromkeys(places, 0), **fields).response
-    assert (response.error_code, response.response_flags) == (0, OK)
+    assert (response.error_code, response.response_flags) == (0, INCREMENTAL_FETCH_OK)
     return response.session_id
 
 

@@ -8,19 +8,17 @@ from reference_broker.apis.records import first_revision
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.first_revision import FirstRevisionFetch, FirstRevisionSession
 from reference_broker.apis.records.tests.first_world import (
-    DENIED,
-    FULL,
-    INVALID,
-    NOT_VALID,
-    OK,
-    RESPONSE,
-    opened,
+    INCREMENTAL_FETCH_DENIED,
+    INVALID_FETCH_SESSION,
+    INVALID_REQUEST,
+    open_session,
     outcome,
     session_of,
 )
 from reference_broker.apis.tests.fetch_world import FetchWorld, names, partitions_of, two_topics
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH_OK, INCREMENTAL_FETCH_RESPONSE
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
@@ -37,7 +35,7 @@ def world() -> FetchWorld:
 def test_session_ids_are_64_bit_random_and_unique() -> None:
     world = FetchWorld()
     world.create("a")
-    ids = [opened(world, A0) for _ in range(300)]
+    ids = [open_session(world, A0) for _ in range(300)]
     assert len(set(ids)) == 300
     assert all(1 <= each < 2**63 for each in ids)
     assert max(ids) > 2**62
@@ -49,7 +47,7 @@ def test_full_request_with_id_zero_creates_session(world: FetchWorld) -> None:
     response = world.fetch_first(0, 0, {A0: 0, B0: 0}).response
     assert names(response) == [A0, B0]
     assert list(world.sessions.sessions) == [response.session_id]
-    assert outcome(response) == (0, response.session_id, OK)
+    assert outcome(response) == (0, response.session_id, INCREMENTAL_FETCH_OK)
 
 
 @pytest.mark.clause("G-2", "G-11")
@@ -57,7 +55,7 @@ def test_full_request_with_id_zero_creates_session(world: FetchWorld) -> None:
 def test_session_records_its_creator_in_notes(
     world: FetchWorld, replica_id: int, made_by: str, privileged: int
 ) -> None:
-    session_id = opened(world, A0, replica_id=replica_id)
+    session_id = open_session(world, A0, replica_id=replica_id)
     (note,) = world.ports.noted("session_created")
     assert (note["made_by"], note["privileged"], note["revision"]) == (made_by, privileged, "first")
     assert session_of(world, session_id).made_by == made_by
@@ -65,25 +63,25 @@ def test_session_records_its_creator_in_notes(
 
 @pytest.mark.clause("G-3")
 def test_only_next_and_last_sequence_number_are_accepted(world: FetchWorld) -> None:
-    session_id = opened(world, A0)
+    session_id = open_session(world, A0)
     for number, valid in [(2, False), (1, True), (1, True), (2, True), (1, False), (4, False), (2, True), (3, True)]:
         response = world.fetch_first(session_id, number, fetch_type=1).response
-        assert response.error_code == (0 if valid else NOT_VALID)
+        assert response.error_code == (0 if valid else INVALID_FETCH_SESSION)
         assert response.session_id == session_id
 
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
 def test_incremental_request_without_positive_number_is_rejected(world: FetchWorld, number: int) -> None:
-    session_id = opened(world, A0)
-    assert world.fetch_first(session_id, number, fetch_type=1).response.error_code == NOT_VALID
+    session_id = open_session(world, A0)
+    assert world.fetch_first(session_id, number, fetch_type=1).response.error_code == INVALID_FETCH_SESSION
 
 
 @pytest.mark.clause("G-3", "F-3")
 def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: FetchWorld) -> None:
-    session_id = opened(world, A0)
+    session_id = open_session(world, A0)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**31 - 1
-    assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
+    assert world.fetch_first(session_id, 1).response.error_code == INVALID_FETCH_SESSION
     assert world.fetch_first(session_id, 2**31).response.error_code == ErrorCode.none
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**62
     assert world.fetch_first(session_id, 2**62 + 1).response.error_code == ErrorCode.none
@@ -92,21 +90,22 @@ def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: FetchWor
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("known", [True, False])
 def test_full_request_with_number_above_zero_is_rejected(world: FetchWorld, known: bool) -> None:
-    session_id = opened(world, A0) if known else 0
-    response = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL).response
-    assert outcome(response) == (NOT_VALID, session_id, OK if known else 0)
+    session_id = open_session(world, A0) if known else 0
+    response = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL_FETCH).response
+    assert outcome(response) == (INVALID_FETCH_SESSION, session_id, INCREMENTAL_FETCH_OK if known else 0)
 
 
 @pytest.mark.clause("G-4", "G-9")
 def test_response_type_matches_request_type(world: FetchWorld) -> None:
-    session_id = opened(world, A0)
-    assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
-    assert outcome(world.fetch_first(session_id, 0, {A0: 0}).response) == (0, session_id, OK)
+    session_id = open_session(world, A0)
+    incremental = world.fetch_first(session_id, 1).response
+    assert outcome(incremental) == (0, session_id, INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
+    assert outcome(world.fetch_first(session_id, 0, {A0: 0}).response) == (0, session_id, INCREMENTAL_FETCH_OK)
 
 
 @pytest.mark.clause("G-4")
 def test_full_request_replaces_partitions_and_keeps_id_and_number(world: FetchWorld) -> None:
-    session_id = opened(world, A0, A1)
+    session_id = open_session(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 2)
     response = world.fetch_first(session_id, 0, {A1: 0, B0: 0}).response
@@ -121,7 +120,7 @@ def test_full_request_replaces_partitions_and_keeps_id_and_number(world: FetchWo
 @pytest.mark.clause("G-4", "G-10")
 def test_full_request_with_unknown_id_is_rejected(world: FetchWorld) -> None:
     response = world.fetch_first(77, 0, {A0: 0}).response
-    assert outcome(response) == (NOT_VALID, 0, 0)
+    assert outcome(response) == (INVALID_FETCH_SESSION, 0, 0)
     assert response.error_string
 
 
@@ -129,16 +128,16 @@ def test_full_request_with_unknown_id_is_rejected(world: FetchWorld) -> None:
 @pytest.mark.parametrize("session_id", [0, 77, -5, 2**62])
 def test_incremental_request_with_unknown_id_is_rejected(world: FetchWorld, session_id: int) -> None:
     response = world.fetch_first(session_id, 1).response
-    assert outcome(response) == (NOT_VALID, 0, RESPONSE)
+    assert outcome(response) == (INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE)
     assert response.error_string
 
 
 @pytest.mark.clause("G-4")
 def test_partition_outside_session_is_rejected_and_session_unchanged(world: FetchWorld) -> None:
-    session_id = opened(world, A0)
+    session_id = open_session(world, A0)
     world.append("a")
     response = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).response
-    assert outcome(response) == (INVALID, session_id, RESPONSE | OK)
+    assert outcome(response) == (INVALID_REQUEST, session_id, INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
     assert session_of(world, session_id).partitions[A0].fetch_offset == 0
     assert session_of(world, session_id).sequence_number == 0
     assert names(world.fetch_first(session_id, 1).response) == [A0]
@@ -153,13 +152,14 @@ def test_request_with_too_many_partitions_is_rejected_with_session_id(
     session_id = world.fetch_first(0, 0, {A0: 0}).response.session_id
     response = world.fetch_first(session_id, number, {A0: 0, A1: 0}).response
     assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, session_id, [])
-    assert response.response_flags & OK
+    assert response.response_flags & INCREMENTAL_FETCH_OK
     assert world.fetch_first(session_id, 1).response.error_code == ErrorCode.none
 
 
 def test_unknown_fetch_type_is_rejected(world: FetchWorld) -> None:
-    session_id = opened(world, A0)
-    assert outcome(world.fetch_first(session_id, 1, fetch_type=2).response) == (INVALID, session_id, OK)
+    session_id = open_session(world, A0)
+    response = world.fetch_first(session_id, 1, fetch_type=2).response
+    assert outcome(response) == (INVALID_REQUEST, session_id, INCREMENTAL_FETCH_OK)
 
 
 @pytest.mark.clause("G-9", "G-11")
@@ -185,10 +185,12 @@ def test_session_beyond_cache_limit_denies_incremental_requests(world: FetchWorl
         100,
     )
     assert session_of(world, session_id).partitions == {}
-    assert outcome(world.fetch_first(session_id, 1).response) == (DENIED, session_id, RESPONSE)
+    denied = world.fetch_first(session_id, 1).response
+    assert outcome(denied) == (INCREMENTAL_FETCH_DENIED, session_id, INCREMENTAL_FETCH_RESPONSE)
     fewer = world.fetch_first(session_id, 0, {A0: 0, A1: 0}).response
-    assert outcome(fewer) == (0, session_id, OK)
-    assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
+    assert outcome(fewer) == (0, session_id, INCREMENTAL_FETCH_OK)
+    incremental = world.fetch_first(session_id, 1).response
+    assert outcome(incremental) == (0, session_id, INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK)
     again = world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}).response
     assert (outcome(again), len(again.responses)) == ((0, session_id, 0), 1)
     assert len(again.responses[0].partitions) == 3
@@ -199,7 +201,7 @@ def test_session_beyond_cache_limit_denies_incremental_requests(world: FetchWorl
 @pytest.mark.clause("G-10", "G-3", "F-21")
 def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: FetchWorld) -> None:
     world.sessions.max_partitions = 2
-    session_id = opened(world, A0)
+    session_id = open_session(world, A0)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}, max_wait_ms=500)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0})
     assert world.sessions.partitions_cached == 2
@@ -210,14 +212,14 @@ def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: 
 
 @pytest.mark.clause("G-11", "D-3")
 def test_session_is_unknown_to_other_revision(world: FetchWorld) -> None:
-    first, final = opened(world, A0), world.open_session({A0: 0})
+    first, final = open_session(world, A0), world.open_session({A0: 0})
     assert world.fetch(first & 0x7FFFFFFF, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     session_of(world, first).session_id = 5
     world.sessions.sessions[5] = world.sessions.sessions.pop(first)
     assert world.fetch(5, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     world.fetch(5, -1, {A0: 0})
     assert world.fetch_first(5, 1).response.error_code == ErrorCode.none
-    assert world.fetch_first(final, 1).response.error_code == NOT_VALID
+    assert world.fetch_first(final, 1).response.error_code == INVALID_FETCH_SESSION
     assert world.fetch(final, 1).response.error_code == ErrorCode.none
 
 
@@ -225,13 +227,13 @@ def test_session_is_unknown_to_other_revision(world: FetchWorld) -> None:
 def test_eviction_invalidates_session_and_completes_parked_fetch() -> None:
     world = FetchWorld(slots=1, first_min_eviction_ms=1000)
     world.create("a", 3)
-    session_id = opened(world, A0)
+    session_id = open_session(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=50_000)
     world.pass_ms(1001)
-    other = opened(world, A1)
+    other = open_session(world, A1)
     assert other != 0
-    assert outcome(waits.response) == (NOT_VALID, 0, RESPONSE)
-    assert world.fetch_first(session_id, 2).response.error_code == NOT_VALID
+    assert outcome(waits.response) == (INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE)
+    assert world.fetch_first(session_id, 2).response.error_code == INVALID_FETCH_SESSION
 
 
 def test_draft_returns_no_leader_endpoints(world: FetchWorld) -> None:
@@ -247,7 +249,7 @@ def test_draft_returns_no_leader_endpoints(world: FetchWorld) -> None:
 
 @pytest.mark.clause("F-22")
 def test_accepted_request_refreshes_all_cached_partitions(world: FetchWorld) -> None:
-    session_id = opened(world, A0, A1, replica_id=8)
+    session_id = open_session(world, A0, A1, replica_id=8)
     session = session_of(world, session_id)
     for number, again in [(1, False), (1, True), (2, False)]:
         world.pass_ms(10)

@@ -14,16 +14,17 @@ from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, real_l
 from reference_broker.wire.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-T = 1_700_000_000_000
+BASE_MS = 1_700_000_000_000
 
 
 @pytest.fixture
 def world() -> FetchWorld:
-    """Offsets 0-1 of epoch 0 at T and T+10, offset 2 of epoch 4 at T+5; the high watermark is 2, the log end 3."""
+    """Offsets 0-1 of epoch 0 at BASE_MS and BASE_MS + 10, offset 2 of epoch 4 at BASE_MS + 5; the high watermark is 2,
+    the log end 3."""
     world = FetchWorld(log_of=real_log)
     (partition,) = world.create("a")
-    partition.log.append(world.broker.now, real_records([T, T + 10]), 0)
-    partition.log.append(world.broker.now, real_records([T + 5]), 4)
+    partition.log.append(world.broker.now, real_records([BASE_MS, BASE_MS + 10]), 0)
+    partition.log.append(world.broker.now, real_records([BASE_MS + 5]), 4)
     partition.log.advance_high_watermark(2)
     partition.leader_epoch = 4
     return world
@@ -69,12 +70,12 @@ def found(response: Any) -> tuple[int, int, int]:
         (LATEST, (2, -1, 4)),
         (EARLIEST, (0, -1, 0)),
         (EARLIEST_LOCAL, (0, -1, 0)),
-        (MAX_TIMESTAMP, (1, T + 10, 0)),
+        (MAX_TIMESTAMP, (1, BASE_MS + 10, 0)),
         (LATEST_TIERED, (-1, -1, -1)),
-        (0, (0, T, 0)),
-        (T, (0, T, 0)),
-        (T + 1, (1, T + 10, 0)),
-        (T + 11, (-1, -1, -1)),
+        (0, (0, BASE_MS, 0)),
+        (BASE_MS, (0, BASE_MS, 0)),
+        (BASE_MS + 1, (1, BASE_MS + 10, 0)),
+        (BASE_MS + 11, (-1, -1, -1)),
     ],
 )
 def test_consumer_offsets_by_timestamp(world: FetchWorld, timestamp: int, expected: tuple[int, int, int]) -> None:
@@ -87,10 +88,10 @@ def test_follower_latest_is_log_end(world: FetchWorld) -> None:
 
 def test_offset_above_high_watermark_is_not_found_for_consumer(world: FetchWorld) -> None:
     partition = world.partition("a")
-    partition.log.append(world.broker.now, real_records([T + 50]), 4)
+    partition.log.append(world.broker.now, real_records([BASE_MS + 50]), 4)
     assert found(list_offsets(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
-    assert found(list_offsets(world, partition_at(T + 20))[0]) == (-1, -1, -1)
-    assert found(list_offsets(world, partition_at(T + 20), replica=8)[0]) == (3, T + 50, 4)
+    assert found(list_offsets(world, partition_at(BASE_MS + 20))[0]) == (-1, -1, -1)
+    assert found(list_offsets(world, partition_at(BASE_MS + 20), replica=8)[0]) == (3, BASE_MS + 50, 4)
 
 
 def test_earliest_is_log_start(world: FetchWorld) -> None:

@@ -17,7 +17,7 @@ from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.wire.errors import Error, ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-T = 1_700_000_000_000
+BASE_MS = 1_700_000_000_000
 Result = FoundOffset | Error | None
 
 
@@ -38,12 +38,13 @@ class FakeReader:
 
 
 def tiered() -> tuple[FetchWorld, FakeReader]:
-    """Offsets 10 to 39 of epochs 0 and 1 are in the tier, 40 and 41 of epoch 2 are here, at T + 10 and T + 20."""
+    """Offsets 10 to 39 of epochs 0 and 1 are in the tier, 40 and 41 of epoch 2 are here, at BASE_MS + 10 and
+    BASE_MS + 20."""
     world, reader = FetchWorld(log_of=real_log), FakeReader()
     (partition,) = world.create("a")
     log = partition.log
     log.start_from_remote(world.broker.now, 40, 10, [(0, 0), (1, 30)], encode_snapshot(log.producers), log.producers)
-    log.append(world.broker.now, real_records([T + 10, T + 20]), 2)
+    log.append(world.broker.now, real_records([BASE_MS + 10, BASE_MS + 20]), 2)
     log.advance_high_watermark(42)
     log.copied_end_offset = 40
     remote_log: Any = SimpleNamespace(reader=reader)
@@ -79,7 +80,7 @@ def result_of(call: FakeCall) -> tuple[int, int, int, int]:
         (EARLIEST_LOCAL, (0, 40, -1, 2)),
         (LATEST_TIERED, (0, 39, -1, 1)),
         (LATEST, (0, 42, -1, 2)),
-        (MAX_TIMESTAMP, (0, 41, T + 20, 2)),
+        (MAX_TIMESTAMP, (0, 41, BASE_MS + 20, 2)),
     ],
 )
 def test_special_timestamps_need_no_remote_read(timestamp: int, expected: tuple[int, ...]) -> None:
@@ -109,17 +110,17 @@ def test_latest_tiered_of_log_without_tiered_segments_is_not_found(copied_end: i
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (FoundOffset(T + 5, 30, 1), (0, 30, T + 5, 1)),
-        (None, (0, 40, T + 10, 2)),
+        (FoundOffset(BASE_MS + 5, 30, 1), (0, 30, BASE_MS + 5, 1)),
+        (None, (0, 40, BASE_MS + 10, 2)),
         (ErrorCode.unknown_server_error, (-1, -1, -1, -1)),
     ],
 )
 def test_timestamp_is_searched_in_tier_then_local_log(result: Result, expected: tuple[int, ...]) -> None:
     world, reader = tiered()
-    call = list_offsets(world, T)
+    call = list_offsets(world, BASE_MS)
     assert call.waiting
     ((timestamp_ms, complete),) = reader.searches
-    assert timestamp_ms == T
+    assert timestamp_ms == BASE_MS
     complete(result)
     assert result_of(call) == expected
 
@@ -127,7 +128,7 @@ def test_timestamp_is_searched_in_tier_then_local_log(result: Result, expected: 
 @pytest.mark.parametrize(("version", "waits_ms"), [(9, 3000), (10, 1000)])
 def test_slow_remote_lookup_times_out(version: int, waits_ms: int) -> None:
     world, reader = tiered()
-    call = list_offsets(world, T, version)
+    call = list_offsets(world, BASE_MS, version)
     world.pass_ms(waits_ms - 1)
     assert call.waiting
     world.pass_ms(1)
@@ -138,7 +139,7 @@ def test_slow_remote_lookup_times_out(version: int, waits_ms: int) -> None:
 def test_segment_moved_during_lookup_returns_offset_not_available() -> None:
     world, reader = tiered()
     log = world.log("a")
-    call = list_offsets(world, T)
+    call = list_offsets(world, BASE_MS)
     log.roll(world.broker.now)
     log.mark_synced(log.sync_point())
     log.copied_end_offset = 42
@@ -149,7 +150,7 @@ def test_segment_moved_during_lookup_returns_offset_not_available() -> None:
 
 def test_closed_connection_abandons_remote_lookup() -> None:
     world, reader = tiered()
-    call = list_offsets(world, T)
+    call = list_offsets(world, BASE_MS)
     call.hang_up()
     assert reader.abandoned == 1
     world.pass_ms(5000)
@@ -159,4 +160,4 @@ def test_closed_connection_abandons_remote_lookup() -> None:
 def test_lookup_without_remote_log_returns_offset_not_available() -> None:
     world, _ = tiered()
     world.broker.remote_log = None
-    assert result_of(list_offsets(world, T))[0] == ErrorCode.offset_not_available
+    assert result_of(list_offsets(world, BASE_MS))[0] == ErrorCode.offset_not_available

@@ -11,7 +11,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.errors import ErrorCode
 
-OK, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
+NONE, UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.none, ErrorCode.unknown_topic_or_partition
 
 
 def marker(

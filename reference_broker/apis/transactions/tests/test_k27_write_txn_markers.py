@@ -6,7 +6,13 @@ import pytest
 
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import ReplicatedWorld
-from reference_broker.apis.transactions.tests.marker_requests import OK, UNKNOWN, marker, open_transaction, write
+from reference_broker.apis.transactions.tests.marker_requests import (
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    marker,
+    open_transaction,
+    write,
+)
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -34,7 +40,7 @@ def test_response_is_sent_when_all_markers_are_replicated() -> None:
     world.fetch(3, world.led[0], 1)
     assert not call.closed
     replicate(world)
-    assert errors_of(call) == {(7, "events", 0): OK, (8, "events", 1): OK}
+    assert errors_of(call) == {(7, "events", 0): NONE, (8, "events", 1): NONE}
 
 
 def test_each_partition_of_each_marker_has_error() -> None:
@@ -42,11 +48,11 @@ def test_each_partition_of_each_marker_has_error() -> None:
     call = write(world, marker(0, 5), marker(1, 0, producer=8), marker(0, topic="nowhere"))
     replicate(world)
     assert errors_of(call) == {
-        (7, "events", 0): OK,
-        (7, "events", 5): UNKNOWN,
-        (7, "nowhere", 0): UNKNOWN,
-        (8, "events", 1): OK,
-        (8, "events", 0): OK,
+        (7, "events", 0): NONE,
+        (7, "events", 5): UNKNOWN_TOPIC_OR_PARTITION,
+        (7, "nowhere", 0): UNKNOWN_TOPIC_OR_PARTITION,
+        (8, "events", 1): NONE,
+        (8, "events", 0): NONE,
     }
     response: Any = call.response
     assert [int(each.producer_id) for each in response.markers] == [7, 8]
@@ -54,13 +60,13 @@ def test_each_partition_of_each_marker_has_error() -> None:
 
 def test_rejected_marker_gets_response_at_once() -> None:
     world = ReplicatedWorld()
-    assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN}
+    assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_request_without_markers_returns_empty_response() -> None:
     world = ReplicatedWorld()
     assert errors_of(write(world)) == {}
-    assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN}
+    assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_marker_without_partitions_does_not_block_response() -> None:
@@ -68,7 +74,7 @@ def test_marker_without_partitions_does_not_block_response() -> None:
     world = ReplicatedWorld()
     call = write(world, marker(0), marker(producer=8))
     replicate(world)
-    assert errors_of(call) == {(7, "events", 0): OK}
+    assert errors_of(call) == {(7, "events", 0): NONE}
 
 
 def test_stale_coordinator_epoch_is_fenced() -> None:
@@ -80,7 +86,7 @@ def test_stale_coordinator_epoch_is_fenced() -> None:
     assert world.partition.log.log_end_offset == 1
 
 
-@pytest.mark.parametrize(("version", "error"), [(0, OK), (1, OK), (2, ErrorCode.invalid_producer_epoch)])
+@pytest.mark.parametrize(("version", "error"), [(0, NONE), (1, NONE), (2, ErrorCode.invalid_producer_epoch)])
 def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> None:
     world = ReplicatedWorld()
     open_transaction(world, epoch=4)

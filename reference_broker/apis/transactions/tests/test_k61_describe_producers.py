@@ -11,7 +11,13 @@ from kio.static.primitive import i32
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import ReplicatedWorld
 from reference_broker.apis.transactions import k61_describe_producers
-from reference_broker.apis.transactions.tests.marker_requests import OK, UNKNOWN, marker, open_transaction, write
+from reference_broker.apis.transactions.tests.marker_requests import (
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    marker,
+    open_transaction,
+    write,
+)
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.wire.errors import ErrorCode
@@ -36,7 +42,7 @@ def test_describe_producers_returns_open_transactions() -> None:
     write(world, marker(0, producer=8, epoch=2, coordinator=6))
     open_transaction(world, producer=7, epoch=1)
     states = describe(world)
-    assert states.error_code == OK
+    assert states.error_code == NONE
     assert [
         (
             int(producer.producer_id),
@@ -64,7 +70,7 @@ def test_describe_producers_of_unknown_partition_returns_error() -> None:
     world = ReplicatedWorld()
     for topic, index in (("events", 9), ("nowhere", 0)):
         states = describe(world, topic, index)
-        assert (states.error_code, states.active_producers) == (UNKNOWN, ())
+        assert (states.error_code, states.active_producers) == (UNKNOWN_TOPIC_OR_PARTITION, ())
     states = describe(world, "a/b")
     assert states.error_code is ErrorCode.invalid_topic_exception
     assert "a/b" in (states.error_message or "")
