@@ -22,7 +22,7 @@ from uuid import UUID
 from bench.fleet.behaviours.bodies import ALL_TOPICS, API_VERSIONS_REQUEST, metadata_request
 from reference_broker.apis.tests.messages import filled
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
-from reference_broker.quorum.messages import begin_epoch
+from reference_broker.quorum.messages import build_begin_quorum_epoch_request
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -111,7 +111,10 @@ def records() -> Sequence[bytes]:
 def forged() -> Sequence[bytes]:
     """Requests of the quorum and of brokers, by a client that is no node."""
     node = "node-0:AAAAAAAAAAAAAAAAAAAAAA"
-    begins = [begin_epoch(cluster, -1, 1, HIGHEST_EPOCH) for cluster in ("anything", "crucible-bench-cluster")]
+    begins = [
+        build_begin_quorum_epoch_request(cluster, -1, 1, HIGHEST_EPOCH)
+        for cluster in ("anything", "crucible-bench-cluster")
+    ]
     said: dict[str, Any] = {"broker_id": 0, "broker_epoch": HIGHEST_EPOCH}
     return (
         *(frame(ApiKey.BEGIN_QUORUM_EPOCH, 0, body, node) for body in begins),

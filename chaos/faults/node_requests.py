@@ -95,7 +95,7 @@ class Recorded:
         if api_key not in OF_NODES or claimed_node(client_id) is None or _is_forged(body):
             return
         if isinstance(body, FetchRequest):
-            partition = messages.fetched_partition(body)
+            partition = messages.metadata_partition_of(body)
             if partition is None:
                 return
             self.epoch = max(self.epoch, partition.current_leader_epoch)
@@ -122,7 +122,7 @@ class Recorded:
 
 def _is_forged(body: Any) -> bool:
     """Return whether a request is recognisably forged. Nodes of a live run record those, too."""
-    if isinstance(body, FetchRequest) and messages.fetched_partition(body) is None:
+    if isinstance(body, FetchRequest) and messages.metadata_partition_of(body) is None:
         return True
     if isinstance(body, FetchSnapshotRequest):
         one = body.topics[0].partitions[0]
@@ -134,7 +134,7 @@ def _is_forged(body: Any) -> bool:
 def is_forged(body: Any) -> bool:
     """Return whether a request has a false sender, which the node that gets it can see."""
     if isinstance(body, FetchRequest):
-        partition = messages.fetched_partition(body)
+        partition = messages.metadata_partition_of(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
     if isinstance(body, AddPartitionsToTxnRequest):
         return any(is_internal(topic.name) for transaction in body.transactions for topic in transaction.topics)
@@ -147,14 +147,14 @@ def is_forged(body: Any) -> bool:
     return cluster_id == WRONG_CLUSTER or epoch in WRONG_BROKER_EPOCHS
 
 
-def _sender(message: messages.Vote | messages.EpochRequest) -> int:
-    return message.candidate_id if isinstance(message, messages.Vote) else message.leader_id
+def _sender(message: messages.VoteRequest | messages.QuorumEpochRequest) -> int:
+    return message.candidate_id if isinstance(message, messages.VoteRequest) else message.leader_id
 
 
-_READERS: dict[str, Callable[[object], messages.Vote | messages.EpochRequest | None]] = {
-    "VoteRequest": messages.read_vote,
-    "BeginQuorumEpochRequest": messages.read_begin_epoch,
-    "EndQuorumEpochRequest": messages.read_end_epoch,
+_READERS: dict[str, Callable[[object], messages.VoteRequest | messages.QuorumEpochRequest | None]] = {
+    "VoteRequest": messages.read_vote_request,
+    "BeginQuorumEpochRequest": messages.read_begin_quorum_epoch_request,
+    "EndQuorumEpochRequest": messages.read_end_quorum_epoch_request,
 }
 
 
@@ -253,19 +253,21 @@ class Forger:
 
     def _vote(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
         end = OffsetAndEpoch(OFFSETS_AHEAD, max(0, min(epoch, MAX_EPOCH) - 1))
-        return messages.vote(messages.Vote(cluster_id, voter_id, sender, epoch, end, self.random.random() < 0.3))
+        return messages.build_vote_request(
+            messages.VoteRequest(cluster_id, voter_id, sender, epoch, end, self.random.random() < 0.3)
+        )
 
     def _begin(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
-        return replace(messages.begin_epoch("", voter_id, sender, epoch), cluster_id=cluster_id)
+        return replace(messages.build_begin_quorum_epoch_request("", voter_id, sender, epoch), cluster_id=cluster_id)
 
     def _end(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
-        return replace(messages.end_epoch("", sender, epoch, (voter_id,)), cluster_id=cluster_id)
+        return replace(messages.build_end_quorum_epoch_request("", sender, epoch, (voter_id,)), cluster_id=cluster_id)
 
     def _fetch(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:  # noqa: ARG002
         """A fetch in the leader's own epoch, so that only the false field is a reason to reject it."""
         true_epoch = self.recorded.epoch if epoch <= MAX_EPOCH else epoch
         end = OffsetAndEpoch(OFFSETS_AHEAD, true_epoch)
-        return replace(messages.fetch("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)
+        return replace(messages.build_fetch_request("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)
 
 
 _FORGED: dict[int, Callable[[Forger, str | None, int, int, int], object]] = {

@@ -9,14 +9,14 @@ from reference_broker.quorum.values import MAX_EPOCH
 REQUESTS = "reference_broker.quorum.raft_handlers"
 
 
-@mutant(f"{REQUESTS}:_whole_error")
+@mutant(f"{REQUESTS}:_top_level_error")
 def cluster_id_unchecked(original: Function, quorum: Any, cluster_id: str | None, is_metadata: bool) -> Any:
     """A node accepts a request of the quorum that names another cluster, or none."""
     del cluster_id
     return original(quorum, quorum.cluster_id, is_metadata)
 
 
-@mutant(f"{REQUESTS}:_voter_error")
+@mutant(f"{REQUESTS}:_validate_voter_only_request")
 def voter_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
     """Any node may request votes and announce itself as the leader."""
     known = remote_id if remote_id in quorum.voters else next(each for each in quorum.voters if each != quorum.node_id)
@@ -47,7 +47,7 @@ def internal_topics_added(original: Function, name: str) -> bool:
     return False
 
 
-@mutant(f"{REQUESTS}:_voter_error")
+@mutant(f"{REQUESTS}:_validate_voter_only_request")
 def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
     """A voter accepts any epoch. After the highest ones no election is possible."""
     return original(

@@ -58,7 +58,7 @@ def swap_without_syncs(original: Function, disk: Any, sources: Sequence[Any], cl
     return path
 
 
-@mutant("reference_broker.quorum.quorum:Quorum._persist")
+@mutant("reference_broker.quorum.raft_client:KafkaRaftClient._write_quorum_state")
 def vote_in_known_epoch_not_written(original: Function, self: Any, done: Callable[[], None]) -> None:
     """A voter writes its vote only with a new epoch. In an epoch that it knows already, it votes from memory."""
     kept, election = self._synced, self.state.election

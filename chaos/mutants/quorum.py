@@ -8,7 +8,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.node_files import TEMPORARY_SUFFIX
 
-QUORUM = "reference_broker.quorum.quorum"
+QUORUM = "reference_broker.quorum.raft_client"
 
 
 class _Deaf:
@@ -31,7 +31,7 @@ class _Deaf:
         return getattr(self._inner, name)
 
 
-@mutant(f"{QUORUM}:Quorum.append", remembers=True)
+@mutant(f"{QUORUM}:KafkaRaftClient.append", remembers=True)
 def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any, values: Any) -> Any:
     """A node that has led once continues to append in its old epoch (T-4, T-7). ``led`` has that epoch for each
     quorum."""

@@ -15,7 +15,7 @@ from chaos.checks.log.log_folders import batches_in, contradictions, false_claim
 from chaos.search.power_losses import Resumed, Script, require
 from chaos.sim.disk import SimDisk
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
-from reference_broker.quorum.messages import RaftResponse, begin_epoch
+from reference_broker.quorum.messages import RaftResponse, build_begin_quorum_epoch_request
 from reference_broker.quorum.metadata_log import Diverging
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
@@ -52,7 +52,9 @@ class Voter(Alone):
     def follow(self, leader: int, epoch: int) -> None:
         """The leader of an epoch announces itself. Requests sent before are dropped."""
         self.sent.clear()
-        handle_begin_quorum_epoch(self.quorum, begin_epoch(CLUSTER, -1, leader, epoch), lambda _: None)
+        handle_begin_quorum_epoch(
+            self.quorum, build_begin_quorum_epoch_request(CLUSTER, -1, leader, epoch), lambda _: None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def record(seen: Recorded, api_key: int, body: object, at_us: int = 0, sender: s
 
 
 def fetch(epoch: int) -> FetchRequest:
-    return messages.fetch(CLUSTER, 1, epoch, OffsetAndEpoch(10, epoch), 0, 0, 0)
+    return messages.build_fetch_request(CLUSTER, 1, epoch, OffsetAndEpoch(10, epoch), 0, 0, 0)
 
 
 def test_kept_requests_are_few_and_spread_over_the_run() -> None:
@@ -93,13 +93,13 @@ def _lies_about_quorum(cluster_id: str | None, sender: int, epoch: int) -> bool:
 
 
 def _vote_lies(body: object) -> bool:
-    vote = messages.read_vote(body)
+    vote = messages.read_vote_request(body)
     assert vote is not None
     assert vote.voter_id == 0
     return _lies_about_quorum(vote.cluster_id, vote.candidate_id, vote.epoch)
 
 
-def _news_lies(read: Callable[[object], messages.EpochRequest | None]) -> Callable[[object], bool]:
+def _news_lies(read: Callable[[object], messages.QuorumEpochRequest | None]) -> Callable[[object], bool]:
     def is_forged(body: object) -> bool:
         news = read(body)
         assert news is not None
@@ -110,7 +110,7 @@ def _news_lies(read: Callable[[object], messages.EpochRequest | None]) -> Callab
 
 def _fetch_lies(body: object) -> bool:
     assert isinstance(body, FetchRequest)
-    partition = messages.fetched_partition(body)
+    partition = messages.metadata_partition_of(body)
     assert partition is not None
     return body.cluster_id != CLUSTER or partition.current_leader_epoch > MAX_EPOCH
 
@@ -135,8 +135,8 @@ def _names_internal(body: object) -> bool:
 
 _LIES: dict[int, Callable[[object], bool]] = {
     ApiKey.VOTE: _vote_lies,
-    ApiKey.BEGIN_QUORUM_EPOCH: _news_lies(messages.read_begin_epoch),
-    ApiKey.END_QUORUM_EPOCH: _news_lies(messages.read_end_epoch),
+    ApiKey.BEGIN_QUORUM_EPOCH: _news_lies(messages.read_begin_quorum_epoch_request),
+    ApiKey.END_QUORUM_EPOCH: _news_lies(messages.read_end_quorum_epoch_request),
     ApiKey.FETCH: _fetch_lies,
     ApiKey.BROKER_HEARTBEAT: _beat_lies,
     ApiKey.FETCH_SNAPSHOT: _snapshot_lies,

@@ -335,7 +335,7 @@ class InsideNode:
         quorum = self._node.broker.quorum
         if not quorum.is_leader:
             raise CommandFailed(f"Node {self.node_id} is not the active controller.")
-        return self._inside(lambda: quorum.gate.run(lambda: quorum.resign("a test moves the controller")))
+        return self._inside(lambda: quorum.event_queue.append(lambda: quorum.resign("a test moves the controller")))
 
     def _active_controller(self) -> "Controller":
         controller = self._node.broker.controller

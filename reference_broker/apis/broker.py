@@ -13,7 +13,7 @@ from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metrics.metrics import Metrics, Traffic
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now, Ports
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
@@ -70,7 +70,7 @@ class Broker:
         return self.quorum_node.lifecycle
 
     @property
-    def quorum(self) -> Quorum:
+    def quorum(self) -> KafkaRaftClient:
         return self.quorum_node.quorum
 
     @property

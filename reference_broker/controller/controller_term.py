@@ -60,7 +60,7 @@ class AppendKind(Enum):
 
 
 class Leadership(Protocol):
-    """The part of ``quorum.quorum.Quorum`` that a term needs."""
+    """The part of ``quorum.raft_client.KafkaRaftClient`` that a term needs."""
 
     @property
     def leader_id(self) -> int: ...

@@ -31,7 +31,7 @@ from reference_broker.quorum.node_files import (
     StartRefused,
     read_identity,
 )
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
@@ -64,7 +64,7 @@ class MetadataQuorumNode:
     store: SnapshotStore
     log: MetadataLog
     loader: MetadataLoader
-    quorum: Quorum
+    quorum: KafkaRaftClient
     controller: Controller
     lifecycle: BrokerLifecycle
     assignment: DirectoryAssignment
@@ -150,7 +150,9 @@ class MetadataQuorumNode:
     def _build(self) -> None:
         setup, cluster_id = self._setup, self.identity.cluster_id
         self.download = SnapshotDownload(self._node_context("download"), setup.config, cluster_id, self.store, self.log)
-        self.quorum = Quorum(self._node_context("quorum"), setup.config, cluster_id, self.log, self, self.download)
+        self.quorum = KafkaRaftClient(
+            self._node_context("quorum"), setup.config, cluster_id, self.log, self, self.download
+        )
         self.loader = MetadataLoader(self._node_context("loader"), self.log, self.store)
         self.controller = Controller(
             self._node_context("controller"),

@@ -50,7 +50,7 @@ from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_slices
-from reference_broker.quorum.metadata_log import CutBelowHighWatermark
+from reference_broker.quorum.metadata_log import TruncationBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.partition_publisher import PartitionPublisher
@@ -68,7 +68,7 @@ class NodeFailed(Exception):  # noqa: N818 - it is an end, raised out of Node.ha
 LEAVE_LIMIT_US = 5_000_000
 """The longest wait of a clean shutdown until other brokers lead this node's partitions."""
 
-ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault, CutBelowHighWatermark)
+ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault, TruncationBelowHighWatermark)
 """Failures that end the node wherever they occur: it can no longer trust its disk or its metadata log."""
 
 _SHARED: Mapping[type, str] = {
@@ -215,7 +215,7 @@ class Node:
             self._end_event()
         except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
-        except (MetadataFault, CutBelowHighWatermark) as damage:
+        except (MetadataFault, TruncationBelowHighWatermark) as damage:
             raise (NodeFailed if self.ready else StartRefused)(str(damage)) from damage
         except (NodeFailed, StartRefused):
             raise

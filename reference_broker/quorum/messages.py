@@ -1,4 +1,4 @@
-"""Requests of the quorum and their responses, as small values.
+"""Raft requests and responses: builders, and readers that return small values.
 
 Schemas: VoteRequest.json 2, BeginQuorumEpochRequest.json 1, EndQuorumEpochRequest.json 1, FetchRequest.json 18 and
 their responses (KIP-595, KIP-1166). Directory IDs stay zero: voters are configured, not part of the log (KIP-853 is not
@@ -49,42 +49,43 @@ METADATA_TOPIC = TopicName("__cluster_metadata")
 
 @dataclass(frozen=True, slots=True)
 class RaftResponse:
-    """The fields of every response."""
+    """The fields that every raft response has."""
 
     error: Error
     leader_id: int
     """-1 if the node knows no leader."""
     epoch: int
     granted: bool = False
-    """The result of a vote."""
+    """Whether the vote was granted. Only in the response to a Vote."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
-    """A Vote request."""
+class VoteRequest:
+    """The fields of a Vote request."""
 
     cluster_id: str | None
     voter_id: int
-    """The voter that it is meant for, or -1 if the request does not say."""
+    """The voter that the request is for, or -1 if the request names none."""
     candidate_id: int
     epoch: int
     end: OffsetAndEpoch
+    """The end of the candidate's log."""
     pre_vote: bool
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRequest:
-    """A BeginQuorumEpoch or EndQuorumEpoch request."""
+class QuorumEpochRequest:
+    """The fields of a BeginQuorumEpoch or EndQuorumEpoch request."""
 
     cluster_id: str | None
     voter_id: int
     leader_id: int
     epoch: int
-    successors: tuple[int, ...] = ()
+    preferred_successors: tuple[int, ...] = ()
     """The voters that a resigning leader prefers, best first."""
 
 
-def vote(request: Vote) -> "vote_request.VoteRequest":
+def build_vote_request(request: VoteRequest) -> "vote_request.VoteRequest":
     partition = vote_request.PartitionData(
         partition_index=i32(0),
         replica_epoch=i32(request.epoch),
@@ -99,24 +100,26 @@ def vote(request: Vote) -> "vote_request.VoteRequest":
     return vote_request.VoteRequest(cluster_id=request.cluster_id, voter_id=BrokerId(request.voter_id), topics=(topic,))
 
 
-def read_vote(body: object) -> Vote | None:
+def read_vote_request(body: object) -> VoteRequest | None:
     """Return None for a request that does not name exactly the metadata partition."""
     assert isinstance(body, vote_request.VoteRequest)
-    if not names_metadata(body.topics):
+    if not names_metadata_partition(body.topics):
         return None
     partition = body.topics[0].partitions[0]
     end = OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch)
-    return Vote(body.cluster_id, body.voter_id, partition.replica_id, partition.replica_epoch, end, partition.pre_vote)
+    return VoteRequest(
+        body.cluster_id, body.voter_id, partition.replica_id, partition.replica_epoch, end, partition.pre_vote
+    )
 
 
-def voted(result: RaftResponse | Error) -> "vote_response.VoteResponse":
+def build_vote_response(result: RaftResponse | Error) -> "vote_response.VoteResponse":
     granted = {"vote_granted": result.granted} if isinstance(result, RaftResponse) else {}
     return _response(vote_response.VoteResponse, vote_response, result, **granted)
 
 
-def read_voted(body: object) -> RaftResponse | None:
+def read_vote_response(body: object) -> RaftResponse | None:
     """Return None for a response without the metadata partition, which is an error of the whole request."""
-    if not isinstance(body, vote_response.VoteResponse) or body.error_code or not names_metadata(body.topics):
+    if not isinstance(body, vote_response.VoteResponse) or body.error_code or not names_metadata_partition(body.topics):
         return None
     partition = body.topics[0].partitions[0]
     return RaftResponse(
@@ -124,7 +127,9 @@ def read_voted(body: object) -> RaftResponse | None:
     )
 
 
-def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
+def build_begin_quorum_epoch_request(
+    cluster_id: str, voter_id: int, leader_id: int, epoch: int
+) -> "begin_request.BeginQuorumEpochRequest":
     partition = begin_request.PartitionData(
         partition_index=i32(0), voter_directory_id=None, leader_id=BrokerId(leader_id), leader_epoch=i32(epoch)
     )
@@ -134,20 +139,20 @@ def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "
     )
 
 
-def read_begin_epoch(body: object) -> EpochRequest | None:
+def read_begin_quorum_epoch_request(body: object) -> QuorumEpochRequest | None:
     assert isinstance(body, begin_request.BeginQuorumEpochRequest)
-    if not names_metadata(body.topics):
+    if not names_metadata_partition(body.topics):
         return None
     partition = body.topics[0].partitions[0]
-    return EpochRequest(body.cluster_id, body.voter_id, partition.leader_id, partition.leader_epoch)
+    return QuorumEpochRequest(body.cluster_id, body.voter_id, partition.leader_id, partition.leader_epoch)
 
 
-def begun(result: RaftResponse | Error) -> "begin_response.BeginQuorumEpochResponse":
+def build_begin_quorum_epoch_response(result: RaftResponse | Error) -> "begin_response.BeginQuorumEpochResponse":
     return _response(begin_response.BeginQuorumEpochResponse, begin_response, result)
 
 
-def end_epoch(
-    cluster_id: str, leader_id: int, epoch: int, successors: Sequence[int]
+def build_end_quorum_epoch_request(
+    cluster_id: str, leader_id: int, epoch: int, preferred_successors: Sequence[int]
 ) -> "end_request.EndQuorumEpochRequest":
     partition = end_request.PartitionData(
         partition_index=i32(0),
@@ -155,31 +160,32 @@ def end_epoch(
         leader_epoch=i32(epoch),
         preferred_candidates=tuple(
             end_request.ReplicaInfo(candidate_id=BrokerId(successor), candidate_directory_id=None)
-            for successor in successors
+            for successor in preferred_successors
         ),
     )
     topic = end_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
     return end_request.EndQuorumEpochRequest(cluster_id=cluster_id, topics=(topic,), leader_endpoints=())
 
 
-def read_end_epoch(body: object) -> EpochRequest | None:
+def read_end_quorum_epoch_request(body: object) -> QuorumEpochRequest | None:
     assert isinstance(body, end_request.EndQuorumEpochRequest)
-    if not names_metadata(body.topics):
+    if not names_metadata_partition(body.topics):
         return None
     partition = body.topics[0].partitions[0]
-    successors = tuple(int(preferred_candidate.candidate_id) for preferred_candidate in partition.preferred_candidates)
-    return EpochRequest(body.cluster_id, -1, partition.leader_id, partition.leader_epoch, successors)
+    successors = tuple(int(candidate.candidate_id) for candidate in partition.preferred_candidates)
+    return QuorumEpochRequest(body.cluster_id, -1, partition.leader_id, partition.leader_epoch, successors)
 
 
-def ended(result: RaftResponse | Error) -> "end_response.EndQuorumEpochResponse":
+def build_end_quorum_epoch_response(result: RaftResponse | Error) -> "end_response.EndQuorumEpochResponse":
     return _response(end_response.EndQuorumEpochResponse, end_response, result)
 
 
-def read_epoch_response(body: object) -> RaftResponse | None:
-    """Read the response to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
+def read_quorum_epoch_response(body: object) -> RaftResponse | None:
+    """Read the response to a BeginQuorumEpoch or EndQuorumEpoch. Return None for one without the metadata partition,
+    which is an error of the whole request."""
     if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
         return None
-    if body.error_code or not names_metadata(body.topics):
+    if body.error_code or not names_metadata_partition(body.topics):
         return None
     partition = body.topics[0].partitions[0]
     return RaftResponse(known_error(int(partition.error_code)), partition.leader_id, partition.leader_epoch)
@@ -209,7 +215,7 @@ def _response(response: type[ResponseT], schema: Any, result: RaftResponse | Err
     return response(error_code=ErrorCode.none, topics=(topic,))
 
 
-def names_metadata(topics: Sequence[Any]) -> bool:
+def names_metadata_partition(topics: Sequence[Any]) -> bool:
     """Return whether the topics of a request or a response are exactly the metadata partition. kio has a class of its
     own for the topics of each message."""
     if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC:
@@ -223,8 +229,8 @@ MAX_FETCH_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RaftFetchResponse(RaftResponse):
-    """The response to a Fetch of the metadata log. Neither ``diverging`` nor ``snapshot`` comes with records or with
-    the other."""
+    """The fields of a Fetch response for the metadata log. At most one of ``records``, ``diverging`` and ``snapshot``
+    is set."""
 
     high_watermark: int = -1
     """-1 if the leader does not know it."""
@@ -235,7 +241,7 @@ class RaftFetchResponse(RaftResponse):
     """The follower must fetch this snapshot."""
 
 
-def fetch(
+def build_fetch_request(
     cluster_id: str,
     replica_id: int,
     epoch: int,
@@ -263,7 +269,7 @@ def fetch(
     )
 
 
-def fetched_partition(request: FetchRequest) -> FetchPartition | None:
+def metadata_partition_of(request: FetchRequest) -> FetchPartition | None:
     """Return None for a request that does not name exactly the metadata partition, by its topic ID."""
     if len(request.topics) != 1 or request.topics[0].topic_id != METADATA_TOPIC_ID:
         return None
@@ -271,7 +277,7 @@ def fetched_partition(request: FetchRequest) -> FetchPartition | None:
     return partitions[0] if len(partitions) == 1 and partitions[0].partition == 0 else None
 
 
-def read_fetched(body: object) -> RaftFetchResponse | None:
+def read_fetch_response(body: object) -> RaftFetchResponse | None:
     """Return None for a response without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, FetchResponse) or body.error_code or len(body.responses) != 1:
         return None
@@ -292,12 +298,12 @@ def read_fetched(body: object) -> RaftFetchResponse | None:
     )
 
 
-def fetch_refused(error: Error) -> FetchResponse:
+def build_fetch_error_response(error: Error) -> FetchResponse:
     """Build the response for an error of the whole request."""
     return FetchResponse(error_code=int(error))
 
 
-def fetched(
+def build_fetch_response(
     error: Error,
     leader_id: int,
     epoch: int,

@@ -1,8 +1,8 @@
 """The metadata log on disk (Kafka's KafkaMetadataLog): an ordinary partition log, its syncs, and its snapshots. It
 does not interpret the record values.
 
-Its epochs are those of the batches themselves. The epochs file is never trusted after a crash, because a follower may
-have replaced records that the file still lists.
+Its leader epochs are read from the batches after a crash. ``leader-epoch-checkpoint`` is not trusted then, because a
+follower may have replaced records that the file still lists.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,38 +32,38 @@ from reference_broker.records.record import Record, build, read_records
 class LogSync:
     """The syncs of the metadata log. One sync is in flight at a time, and all appends made meanwhile share the next.
 
-    What is synced may be reported to others at once: a leader counts it, a follower names it. So each sync is noted
-    beside the log. A start never cuts what was noted, because others may rely on it.
+    The synced end counts towards the high watermark at once, of a leader directly and of a follower by its next fetch.
+    So each sync is noted beside the log, and a start never truncates below a noted end.
     """
 
     _log: PartitionLog
     _ports: Ports
-    flying: list[Callable[[], None]] | None = None
+    in_flight: list[Callable[[], None]] | None = None
     """The callbacks of the sync in flight, or None if there is none."""
-    next: list[Callable[[], None]] = field(default_factory=list)
-    """The callbacks of the sync after it."""
+    pending: list[Callable[[], None]] = field(default_factory=list)
+    """The callbacks of the next sync."""
 
     def request(self, done: Callable[[], None]) -> None:
         """Call ``done`` when everything that is in the log now is synced, or at once if it already is."""
-        if self.flying is None and not self._log.durability.dirty:
+        if self.in_flight is None and not self._log.durability.dirty:
             done()
             return
-        self.next.append(done)
-        if self.flying is None:
-            self._fly()
+        self.pending.append(done)
+        if self.in_flight is None:
+            self._start_sync()
 
-    def _fly(self) -> None:
-        self.flying, self.next = self.next, []
+    def _start_sync(self) -> None:
+        self.in_flight, self.pending = self.pending, []
         point = self._log.sync_point()
-        self._ports.sync(point.paths, lambda: self._landed(point))
+        self._ports.sync(point.paths, lambda: self._sync_completed(point))
 
-    def _landed(self, point: SyncPoint) -> None:
+    def _sync_completed(self, point: SyncPoint) -> None:
         self._log.mark_synced(point)
         self._log.files.note_synced()
-        landed, self.flying = self.flying or [], None
-        if self.next:
-            self._fly()
-        for done in landed:
+        completed, self.in_flight = self.in_flight or [], None
+        if self.pending:
+            self._start_sync()
+        for done in completed:
             done()
 
 
@@ -78,8 +78,8 @@ class BatchTooLarge(Exception):  # noqa: N818 - the limit is the news
     """The records do not fit into one batch. Nothing was written."""
 
 
-class CutBelowHighWatermark(Exception):  # noqa: N818 - says what was requested
-    """A leader that lacks committed records makes this node cut them. The node must end rather than forget them."""
+class TruncationBelowHighWatermark(Exception):  # noqa: N818 - says what was requested
+    """A leader without committed records requires this node to truncate them. The node must end instead."""
 
 
 class Snapshots(Protocol):
@@ -94,9 +94,10 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The values of records that were appended together. A control batch has none."""
+    """One batch of the log, with the values of its records."""
 
     values: tuple[bytes, ...]
+    """Empty for a control batch."""
     provenance: Provenance
     """The provenance of the last record."""
     size_bytes: int
@@ -128,10 +129,10 @@ VALID = Valid()
 
 @dataclass(slots=True)
 class MetadataLog:
-    """Every append is one batch, which is written whole or not at all (T-5). Records below ``log.high_watermark`` are
-    known to be committed."""
+    """The log of ``__cluster_metadata``. Each append is one batch, which is written whole or not at all (T-5)."""
 
     log: PartitionLog
+    """Its high watermark is that of the quorum, as far as this node knows it."""
     snapshots: Snapshots
 
     @property
@@ -140,7 +141,7 @@ class MetadataLog:
 
     @property
     def synced_offset(self) -> int:
-        """Every record below it is synced."""
+        """The offset below which every record is synced."""
         return self.log.synced_offset
 
     @property
@@ -149,8 +150,8 @@ class MetadataLog:
 
     @property
     def end(self) -> OffsetAndEpoch:
-        """The end offset and the epoch of the last record. A log without records ends where its latest snapshot does,
-        and at (0, 0) if there never was anything."""
+        """The end offset and the epoch of the last record: that of the latest snapshot if the log is empty behind it,
+        and (0, 0) if there is neither."""
         log = self.log
         offset = log.log_end_offset
         if offset > log.log_start_offset:
@@ -161,13 +162,14 @@ class MetadataLog:
     # Appending
 
     def append(self, now: Now, values: Sequence[bytes], epoch: int) -> Provenance:
-        """Append one batch of records with these values. After BatchTooLarge or DiskError the log is unchanged."""
+        """Append one batch of records with these values, and return the provenance of the last one. Raise BatchTooLarge
+        or DiskError. The log is unchanged then."""
         stamped = [Record(timestamp_ms=now.wall_ms, value=value) for value in values]
         return self._append(now, build(stamped, leader_epoch=epoch), epoch)
 
     def append_leader_change(self, now: Now, leader_id: int, voters: Sequence[int], epoch: int) -> Provenance:
-        """Append the control record that opens an epoch. It names all voters as those that granted their votes, because
-        the leader of a static quorum keeps no list of the voters that did."""
+        """Append the LeaderChangeMessage that opens an epoch. Its GrantingVoters are all voters, because the leader
+        does not keep which of them granted their votes. Raise DiskError."""
         record = leader_change(leader_id, voters, voters, now.wall_ms)
         return self._append(now, build_control([record], leader_epoch=epoch), epoch)
 
@@ -212,19 +214,19 @@ class MetadataLog:
         return self.log.read(offset, max_bytes, end_offset, True)
 
     def batches(self, offset: int, end_offset: int) -> Iterator[LogBatch]:
-        """Yield some batches from ``offset`` on, at least one if there is any.
+        """Yield some batches in [offset, end_offset), at least one if there is any. Raise InvalidRecords.
 
-        It checks their CRC again, because nothing else does so after a clean stop. Raise InvalidRecords.
+        Their CRCs are checked, because a start after a clean stop does not check them.
         """
         data = self.log.read(offset, READ_BYTES, end_offset, True)
         for position, header in validate(data):
             yield read_batch(data[position : position + header.size_bytes])
 
-    # Comparing
+    # Comparison with another replica's log
 
     def end_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Return where the largest epoch not above ``epoch`` ends. For an epoch above all others this is the log's end,
-        and for one that ends at the oldest snapshot it is that snapshot."""
+        """Return the largest epoch not above ``epoch`` with its end offset. If it ends at the oldest snapshot, the
+        result is that snapshot's ID."""
         end = self.end
         if epoch >= end.epoch:
             return end
@@ -237,9 +239,10 @@ class MetadataLog:
             return oldest
         return OffsetAndEpoch(end_of_epoch.end_offset, end_of_epoch.epoch)
 
-    def validate(self, offset: int, epoch: int) -> Validity:
-        """Compare the log with that of a replica that fetches from ``offset`` and whose last fetched epoch is
-        ``epoch``. A replica whose position is no longer in this log needs the newest snapshot (S-10)."""
+    def validate_offset_and_epoch(self, offset: int, epoch: int) -> Validity:
+        """Return whether a replica with this fetch offset and last fetched epoch has a prefix of this log, must
+        truncate, or needs the newest snapshot, because this log begins later (S-10;
+        KafkaRaftLog.validateOffsetAndEpoch)."""
         start, oldest, latest = self.start_offset, self.snapshots.oldest, self.snapshots.latest
         if oldest is not None and latest is not None:
             at_start = offset == start == oldest.offset and epoch != oldest.epoch
@@ -252,21 +255,21 @@ class MetadataLog:
         # Decision fetching-voter-log-valid
         return VALID if end.epoch == epoch and offset <= end.offset else Diverging(end)
 
-    # Moving the ends
+    # Truncation, and deletion of the oldest records
 
     def truncate_to_diverging(self, end: OffsetAndEpoch) -> int:
-        """Cut the records that a leader with the diverging ``end`` does not have, and return the new end offset.
-        Committed records are never cut, because a node that lacks them cannot be elected."""
+        """Truncate to the end of the log that this node shares with a leader whose response has this DivergingEpoch.
+        Return the new end offset. Raise TruncationBelowHighWatermark, because a leader has all committed records."""
         own = self.end_for_epoch(end.epoch)
         # Decision quorum-diverging-epoch-known
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
         """Remove every batch that reaches ``offset`` or beyond, and return the new end offset. Raise
-        CutBelowHighWatermark, because the node must end rather than forget committed records."""
+        TruncationBelowHighWatermark for an offset below the high watermark: nothing is removed then."""
         high_watermark = self.log.high_watermark
         if offset < high_watermark:  # Decision metadata-log-cut-below-commit
-            raise CutBelowHighWatermark(
+            raise TruncationBelowHighWatermark(
                 f"The metadata log would be cut at offset {offset}, below its high watermark {high_watermark}: a "
                 "leader without committed records was elected, since voters lost what they had made durable; restore "
                 "their directories from copies."
@@ -274,11 +277,11 @@ class MetadataLog:
         return self.log.truncate_to(offset)
 
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """Empty the log and start it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
-        Returns False, and changes nothing, if the log already reaches that far.
+        """Empty the log and start it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot). Return
+        False, and change nothing, if the log already reaches that far.
 
-        Raise DiskError if nothing was changed, and UndoFailed if the disk fails half-way. Then the node must end rather
-        than name an end of a log that it has lost. The next start installs the snapshot.
+        Raise DiskError if nothing was changed, and UndoFailed if the disk fails half-way. Then the node must end,
+        because it may not report the end of a log that it has lost. The next start installs the snapshot.
         """
         before = self.end, tuple(self.log.bases)
         if id.age <= self.end.age:
@@ -292,8 +295,8 @@ class MetadataLog:
         return True
 
     def delete_before(self, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
-        """Move the start of the log to a snapshot that this node holds, and delete whole segments before it. Returns
-        False if the log already starts there or later, or if the snapshot's end is not known to be committed."""
+        """Move the log start offset to the end of a snapshot of this node, and delete the segments before it. Return
+        False if the log already starts there or later, or if the high watermark has not reached the snapshot."""
         if not self.log.log_start_offset < id.offset <= self.log.high_watermark:  # Decision metadata-log-start-stays
             return False
         self.log.delete_records_before(id.offset)
@@ -310,7 +313,7 @@ class HighWatermark:
     offset: int = UNKNOWN_OFFSET
 
     def advance(self, offset: int) -> bool:
-        """Raise the high watermark, but not beyond the end of this node's log. Returns True if it moved."""
+        """Advance the high watermark, but not beyond the end of this node's log. Return whether it advanced."""
         offset = min(offset, self._log.end_offset)
         if offset <= max(self.offset, 0):
             return False
@@ -321,7 +324,7 @@ class HighWatermark:
         return True
 
     def snapshot_installed(self, snapshot: OffsetAndEpoch) -> None:
-        """Raise the high watermark to the snapshot's end, because everything in a snapshot was committed."""
+        """Advance the high watermark to the snapshot's end, because a snapshot has only committed records."""
         if snapshot.offset > self.offset:
             self.offset = snapshot.offset
             self._ports.note("high_watermark", ("offset", snapshot.offset))
@@ -379,11 +382,11 @@ def open_metadata_log(
             disk.make_durable(CLEAN_SHUTDOWN_FILE)
             disk.make_durable(snapshot_path(latest))
         log.install_snapshot(now, latest)
-        _take_as_committed(log, latest)
+        _commit_up_to_snapshot(log, latest)
     return log
 
 
-def _take_as_committed(log: MetadataLog, latest: OffsetAndEpoch) -> None:
+def _commit_up_to_snapshot(log: MetadataLog, latest: OffsetAndEpoch) -> None:
     """Raise the high watermark to the latest snapshot, because snapshots hold only committed records. If a crash
     undid the move of the log's start to the oldest snapshot, this moves it again."""
     log.log.advance_high_watermark(latest.offset)

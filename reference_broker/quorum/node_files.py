@@ -36,7 +36,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumStateData:
     """The content of quorum-state. An ID of -1 means none."""
 
     leader_id: int
@@ -99,7 +99,7 @@ class IdentityFile:
         sync_log(lambda: put_in_place(self._disk, self._ports, write_identity(self._disk, self.identity), synced))
 
 
-def read_quorum_state(disk: Disk) -> QuorumState | None:
+def read_quorum_state(disk: Disk) -> QuorumStateData | None:
     """Return None without the file. Raise StartRefused for one that is unreadable or of another version."""
     if not disk.exists(QUORUM_STATE):
         return None
@@ -111,7 +111,7 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
                 "directory of a cluster whose voters are configured."
             )
         voters = tuple(int(voter["voterId"]) for voter in fields["currentVoters"])
-        state = QuorumState(int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"]), voters)
+        state = QuorumStateData(int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"]), voters)
     except (ValueError, KeyError, TypeError) as error:
         raise StartRefused(f"{QUORUM_STATE} is damaged ({error}): restore it from another copy.") from error
     if not 0 <= state.leader_epoch <= MAX_EPOCH:
@@ -121,7 +121,7 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
     return state
 
 
-def write_quorum_state(disk: Disk, state: QuorumState) -> str:
+def write_quorum_state(disk: Disk, state: QuorumStateData) -> str:
     """Write the temporary file (QuorumStateData version 0) and return its path, for ``put_in_place``."""
     fields = {
         "clusterId": "",

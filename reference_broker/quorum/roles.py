@@ -1,16 +1,16 @@
-"""The table of role changes, waiting times, and the base class of the roles.
+"""The table of role changes, the quorum's timeouts, and the base class of the roles.
 
-The roles and the table are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). Each stay in a role is
-an object with timers and requests of its own, which lose their effect when the role ends. A role does not know the
-``Quorum`` that it belongs to: it has a ``RoleContext``, and each of its steps returns the role that must follow, if
-any. ``Quorum`` makes that change.
+The roles and the table are those of Kafka's QuorumState (KIP-595, and KIP-996 for PROSPECTIVE). Each role of one epoch
+is an object with timers and requests of its own, which lose their effect when the role ends. A role has no reference to
+the ``KafkaRaftClient``. It has a ``RoleContext``, and each of its actions returns the role that must follow, if any.
+``KafkaRaftClient`` makes that change.
 
 An election, with the functions that return the next role:
 
-* FOLLOWER to PROSPECTIVE: the leader is gone (``Follower._leave_if_leader_gone``).
-* PROSPECTIVE to CANDIDATE, in the next epoch: a majority has granted pre-votes (``Prospective.won``).
-* CANDIDATE to LEADER: a majority has granted votes (``Candidate.won``).
-* Other voters grant votes, and follow the new leader, when they serve its requests (``requests.py``).
+* FOLLOWER to PROSPECTIVE: the leader is gone (``FollowerState._leave_if_leader_gone``).
+* PROSPECTIVE to CANDIDATE, in the next epoch: a majority has granted pre-votes (``ProspectiveState.won``).
+* CANDIDATE to LEADER: a majority has granted votes (``CandidateState.won``).
+* Other voters grant votes, and follow the new leader, when they handle its requests (``raft_handlers.py``).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.node_ports import Channel, NodeContext, Ports, RandomSource
-from reference_broker.quorum.messages import RaftResponse, fetch, read_fetched
+from reference_broker.quorum.messages import RaftResponse, build_fetch_request, read_fetch_response
 from reference_broker.quorum.metadata_log import HighWatermark, LogSync, MetadataLog
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -89,20 +89,20 @@ def may_follow(before: Role, after: Role, epochs: int, is_voter: bool) -> bool:
     return epochs == 0 and after in (VOTER_CHANGES if is_voter else OBSERVER_CHANGES).get(before, ())
 
 
-GONE_DELAY_US = 50_000
-"""A follower that notices the end of its leader seeks an election after a random delay of at most this much, because
-all followers notice at once."""
+ELECTION_JITTER_US = 50_000
+"""Limit of the random delay between the loss of a leader and the election, because all followers lose it at once."""
 FIRST_BACKOFF_US = 50_000
+"""Limit of the random delay after the first election without a winner."""
 START_DELAY_US = (20_000, 100_000)
-"""A voter seeks its first election after a random delay between these two. A live leader is found before, and voters
-that start together do not compete."""
+"""Range of the random delay between the start of a voter and its first election. A live leader is found before, and
+voters that start together do not compete."""
 MAX_FETCH_WAIT_MS = 1000
 """The longest time that one fetch is parked at the leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice
 as many empty fetches.)"""
 
 
 class QuorumTiming:
-    """The waiting times of the quorum. They are random where nodes must not act at the same moment."""
+    """The timeouts and delays of the quorum. They are random where nodes must not act at the same moment."""
 
     def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
         self._random = random
@@ -117,32 +117,32 @@ class QuorumTiming:
         comes before its follower's request times out."""
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
         """LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR is 1.5."""
-        self.attempts = 0
-        """The number of elections that this node sought since its last contact with a leader."""
+        self.elections = 0
+        """Number of elections that this node has begun since it last had a leader."""
 
-    def count_attempt(self) -> None:
-        self.attempts += 1
+    def count_election(self) -> None:
+        self.elections += 1
 
-    def note_contact(self) -> None:
-        """Note that there is a leader, so the next election is the first attempt again."""
-        self.attempts = 0
+    def leader_found(self) -> None:
+        """Reset the backoff, because there is a leader."""
+        self.elections = 0
 
-    def election_us(self) -> int:
-        """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""
+    def random_election_timeout_us(self) -> int:
+        """Return a time between one and two election timeouts: for one election, or for another node's election."""
         timeout_us = self.election_timeout_ms * 1000
         return timeout_us + self._random.randrange(timeout_us)
 
-    def start_us(self) -> int:
-        """The delay before the first election of a voter that starts without a leader."""
+    def first_election_delay_us(self) -> int:
+        """Return the delay before the first election of a voter that starts without a leader."""
         return self._random.randrange(*START_DELAY_US)
 
-    def backoff_us(self) -> int:
-        """The delay after an election without a winner. Its limit doubles with each attempt."""
-        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(self.attempts, 10), self._backoff_max_us))
+    def election_backoff_us(self) -> int:
+        """Return the delay after an election without a winner. Its limit doubles with each election."""
+        return 1 + self._random.randrange(min(FIRST_BACKOFF_US << min(self.elections, 10), self._backoff_max_us))
 
-    def gone_us(self) -> int:
-        """The delay before an election because the leader is gone. Its limit doubles with each attempt."""
-        return 1 + self._random.randrange(min(GONE_DELAY_US << min(self.attempts, 10), self.fetch_timeout_us))
+    def election_jitter_us(self) -> int:
+        """Return the delay before an election for a lost leader. Its limit doubles with each election."""
+        return 1 + self._random.randrange(min(ELECTION_JITTER_US << min(self.elections, 10), self.fetch_timeout_us))
 
 
 class ElectionState(NamedTuple):
@@ -154,13 +154,14 @@ class ElectionState(NamedTuple):
     """The node that got this node's vote."""
 
 
-Step: TypeAlias = Callable[[], Role | None]
-"""A step of a role. It returns the role that must follow within the epoch (CANDIDATE: in the next one), or None."""
+RoleAction: TypeAlias = Callable[[], Role | None]
+"""A role's reaction to a timer, a response or a completed sync. It returns the role that must follow within the epoch
+(CANDIDATE: in the next one), or None to stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleContext:
-    """The part of the node that a role uses. Only ``Quorum`` changes the role, the epoch and the vote."""
+    """What a role needs of its node. Only ``KafkaRaftClient`` changes the role, the epoch and the vote."""
 
     node: NodeContext
     cluster_id: str
@@ -172,11 +173,11 @@ class RoleContext:
     log: MetadataLog
     log_sync: LogSync
     high_watermark: HighWatermark
-    run: Callable[[Step], None]
-    """Runs a step after all inputs that came before, and then makes the change of role that it returns."""
-    learn_leader: Callable[[int, int], bool]
-    """Passes on the leader and the epoch that a response names, which may end the role. Returns False for an epoch that
-    is older than this node's, or that no node can have."""
+    run: Callable[[RoleAction], None]
+    """Runs an action after all earlier events, and then makes the change of role that it returns."""
+    maybe_transition: Callable[[int, int], bool]
+    """``KafkaRaftClient.maybe_transition``, with the leader and the epoch that a response names. It may end the
+    role."""
 
     @property
     def ports(self) -> Ports:
@@ -195,11 +196,11 @@ class RoleContext:
         return len(self.voters) // 2 + 1
 
 
-class RoleState:
-    """One stay in one role of one epoch.
+class EpochState:
+    """One role of one epoch.
 
-    The quorum creates it when it decides on the role, and calls ``start`` once that decision is synced to disk. It
-    calls ``stop`` when it decides on another role.
+    ``KafkaRaftClient`` creates it, calls ``start`` once epoch and vote are synced to disk, and ``stop`` when another
+    role follows.
     """
 
     role: ClassVar[Role] = Role.UNATTACHED
@@ -208,7 +209,7 @@ class RoleState:
         self.context = context
         self.election = election
         self.live = True
-        """Whether the node is still in this role, or about to start it."""
+        """False from ``stop`` on."""
         self._timers: dict[int, None] = {}
 
     @property
@@ -216,31 +217,30 @@ class RoleState:
         return self.context.node.now_us
 
     def start(self) -> Role | None:
-        """Begin to act: the role is synced to disk now."""
+        """Begin to act. Return the role that must follow at once, or None."""
 
     def stop(self) -> None:
-        """End everything that this role began: cancel its timers, and ignore late responses."""
+        """Cancel the timers of this role, and ignore responses and syncs that come later."""
         self.live = False
         for timer in self._timers:
             self.context.ports.cancel_timer(timer)
         self._timers.clear()
 
-    def take_parked(self) -> list[Callable[[FetchResponse], None]]:
-        """Take the fetches that this role has parked, for a last response, and return what responds to them."""
+    def take_parked_fetches(self) -> list[Callable[[FetchResponse], None]]:
+        """Remove the fetches that this role has parked, and return the callbacks that respond to them."""
         return []
 
-    def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:
-        """Return whether ``candidate_id`` gets this node's vote in the epoch of this role.
-
-        ``up_to_date`` says that the candidate's log ends at or beyond this node's.
+    def can_grant_vote(self, candidate_id: int, is_log_up_to_date: bool, pre_vote: bool) -> bool:
+        """Return whether this role grants its vote of the epoch to ``candidate_id``, whose log ends at or beyond this
+        node's if ``is_log_up_to_date``.
         """
-        raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {up_to_date}, {pre_vote})")
+        raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {is_log_up_to_date}, {pre_vote})")
 
-    def after(self, delay_us: int, fire: Step) -> None:
+    def after(self, delay_us: int, fire: RoleAction) -> None:
         """Run ``fire`` after the delay, unless the role has ended by then."""
         self.at(self.now_us + delay_us, fire)
 
-    def at(self, deadline_us: int, fire: Step) -> None:
+    def at(self, deadline_us: int, fire: RoleAction) -> None:
         guarded = self.while_live(fire)
 
         def fired() -> None:
@@ -250,13 +250,13 @@ class RoleState:
         timer = self.context.ports.set_timer(deadline_us, fired)
         self._timers[timer] = None
 
-    def when_synced(self, done: Step) -> None:
+    def when_synced(self, done: RoleAction) -> None:
         """Run ``done`` when everything that is in the log now is synced, unless the role has ended by then."""
         self.context.log_sync.request(self.while_live(done))
 
-    def while_live(self, step: Step) -> Callable[[], None]:
-        """Return a callback that runs ``step`` in its turn, unless the role has ended by then."""
-        return lambda: self.context.run(lambda: step() if self.live else None)
+    def while_live(self, action: RoleAction) -> Callable[[], None]:
+        """Return a callback that runs ``action`` after all earlier events, unless the role has ended by then."""
+        return lambda: self.context.run(lambda: action() if self.live else None)
 
     def fetch_log(
         self,
@@ -264,11 +264,11 @@ class RoleState:
         end: OffsetAndEpoch,
         wait_ms: int,
         replied: Callable[[RaftResponse], Role | None],
-        failed: Step,
+        failed: RoleAction,
     ) -> None:
-        """Fetch from ``peer`` what follows ``end`` in its log, with the same callbacks as ``send_request``."""
+        """Fetch the records from ``end`` on from ``peer``. The callbacks are those of ``send_request``."""
         context = self.context
-        request = fetch(
+        request = build_fetch_request(
             context.cluster_id,
             context.node_id,
             self.election.epoch,
@@ -277,7 +277,7 @@ class RoleState:
             context.high_watermark.offset,
             wait_ms,
         )
-        self.send_request(peer, ApiKey.FETCH, request, read_fetched, replied, failed)
+        self.send_request(peer, ApiKey.FETCH, request, read_fetch_response, replied, failed)
 
     def send_request(
         self,
@@ -286,21 +286,20 @@ class RoleState:
         body: object,
         read: Callable[[object], RaftResponse | None],
         replied: Callable[[RaftResponse], Role | None],
-        failed: Step,
+        failed: RoleAction,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send a request to ``peer`` and run ``replied`` or ``failed``. The timeout is that of the quorum's requests
-        if none is given.
+        """Send a request to ``peer``, then run ``replied`` with the response, or ``failed``. ``timeout_ms`` is
+        ``controller.quorum.request.timeout.ms`` by default.
 
-        Neither is run after the role has ended, nor for a response that makes the node leave the role. ``failed`` is
-        also run for a response that cannot be read, that is of an older epoch than the role's, or whose epoch no node
-        can have.
+        Neither is run after the role has ended, nor for a response that ends the role, because it names a newer epoch
+        or a leader. ``failed`` is also run for a response that cannot be read or that has an older epoch.
         """
         context = self.context
 
         def handle(response: RaftResponse | None) -> Role | None:
             # Decision raft-response-usable
-            if response is None or not context.learn_leader(response.leader_id, response.epoch):
+            if response is None or not context.maybe_transition(response.leader_id, response.epoch):
                 return failed() if self.live else None
             return replied(response) if self.live else None
 

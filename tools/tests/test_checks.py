@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import conftest
 from crucible_kafka import cli
-from scenarios import ledger
 from tools import checks
 
 Commands = list[tuple[str, ...]]
@@ -53,15 +52,13 @@ def test_judged():
 
 @pytest.fixture
 def commands_run(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Commands that would have been started; ``types`` fail, and only live ones find tests ``-k absent``."""
+    """Commands that would have been started; those with ``types`` fail, those with ``simulated`` find no test."""
     commands: Commands = []
 
     @contextmanager
     def started(command: list[str], *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
         commands.append(tuple(command))
-        status = (
-            1 if "mypy" in command or "types" in command else 5 if "absent" in command and "live" not in command else 0
-        )
+        status = 1 if "mypy" in command or "types" in command else 5 if "simulated" in command else 0
         yield SimpleNamespace(wait=lambda: status, pid=0)
 
     monkeypatch.setattr(checks, "_started", started)
@@ -93,28 +90,10 @@ def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_
 
 def test_import_contracts_run_behind_quick_tests(commands_run: Commands) -> None:
     assert checks.run(["lint", "contracts", "quick"], ["-x"]) == 0
-    lint, behind, *shares = commands_run
+    lint, behind, quick = commands_run
     assert "ruff" in lint
     assert behind[-4:] == ("--only", "contracts", "--", "-x")
-    assert {words[-5:] for words in shares} == {(*words[-4:], "-x") for words in checks.QUICK}
-
-
-def test_files_of_quick_tests_are_shared_out_to_processes_side_by_side(commands_run: Commands) -> None:
-    assert checks.run(["pure"], []) == 0
-    assert {*commands_run[:-1]} == {*checks.QUICK}
-    assert [*commands_run[-1:]] == [*checks.LONG]
-    shares = [conftest.share_named(words[-1]) for words in checks.QUICK]
-    files = [f"bench/tests/test_{number}.py" for number in range(1_000)]
-    for file in files:
-        assert sum(conftest.in_share(file, share) for share in shares) == 1
-    for share in shares:
-        assert sum(conftest.in_share(file, share) for file in files) > 0.8 * len(files) / len(shares)
-
-
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
-def test_share_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        conftest.share_named(text)
+    assert quick[-3:] == ("--part", "quick", "-x")
 
 
 def test_without_live_tests_the_computing_checks_run_behind_spark(commands_run: Commands) -> None:
@@ -134,13 +113,13 @@ def test_background_checks_get_only_idle_time() -> None:
 
 def test_without_live_tests_and_spark_all_run_one_after_the_other(commands_run: Commands) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
-    assert [command[-1] for command in commands_run] == [".", *["-x"] * len(checks.QUICK)]
+    assert [command[-1] for command in commands_run] == [".", "-x"]
 
 
 def test_exit_codes(commands_run: Commands) -> None:
-    assert checks.run(["lint", "pure"], ["-k", "absent"]) == 5
-    assert checks.run(["pure", "live"], ["-k", "absent"]) == 0
-    assert checks.run(["types", "pure"], ["-k", "absent"]) == 1
+    assert checks.run(["lint", "pure"], []) == 5
+    assert checks.run(["pure", "live"], []) == 0
+    assert checks.run(["types", "pure"], []) == 1
     assert commands_run
 
 
@@ -150,7 +129,7 @@ def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all
     cases = [str(case) for case in range(21)]
     due = []
     for commit in range(8):
-        monkeypatch.setattr(conftest, "turn", lambda commit=commit: 2_600 + commit)
+        monkeypatch.setattr(conftest, "head", lambda commit=commit: f"{commit:08x}" + "0" * 32)
         due.append(conftest.due_cases(cases, 4))
     assert {len(each) for each in due} == {5, 6}
     assert set().union(*due[:4]) == {*cases}
@@ -179,7 +158,7 @@ def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
         assert CliRunner().invoke(cli.main, ["test", *words]).exit_code == code
-    assert len(commands_run) == 4 + len(checks.QUICK)
+    assert len(commands_run) == 5
 
 
 @pytest.mark.live
@@ -205,12 +184,3 @@ def test_each_test_is_in_one_part_and_starts_a_process_only_if_marked(
     assert f"{passed} passed" in output, output
     assert f"{failed} failed" in output if failed else "failed" not in output
     assert ("it must be marked live" in output) == bool(failed)
-
-
-@pytest.mark.parametrize(("shallow", "drawn"), [("false", 2_606), ("true", 0x8FAF14C0), ("", 0x8FAF14C0)])
-def test_turn_is_the_number_of_commits_or_else_drawn_by_hash(
-    shallow: str, drawn: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs = {"--is-shallow-repository": shallow, "--count": "2606", "HEAD": "8faf14c0" + "0" * 32}
-    monkeypatch.setattr(ledger, "_git", lambda *words: outputs[words[1]])
-    assert ledger.turn() == drawn

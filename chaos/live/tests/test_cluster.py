@@ -20,7 +20,7 @@ from bench.ports import free_port
 from bench.probe.conversation import body
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
-from reference_broker.quorum.messages import begin_epoch
+from reference_broker.quorum.messages import build_begin_quorum_epoch_request
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -285,7 +285,7 @@ def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -
     admin = Admin(cluster.bootstrap)
     leader = admin.create("replicated", replicas=3)
     admin.produce("replicated")
-    forged = begin_epoch("anything", -1, leader, 2**31 - 1)
+    forged = build_begin_quorum_epoch_request("anything", -1, leader, 2**31 - 1)
     assert [call(address, ApiKey.BEGIN_QUORUM_EPOCH, 1, forged) for address in cluster.bootstrap] == [None] * 3
     cluster.node(leader).kill()
     assert admin.create("after", replicas=2) != leader

@@ -8,10 +8,10 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.values import NO_NODE
 
-LEADER = "reference_broker.quorum.leader:Leader"
+LEADER = "reference_broker.quorum.leader:LeaderState"
 
 
-@mutant(f"{LEADER}._advance")
+@mutant(f"{LEADER}._maybe_update_high_watermark")
 def observers_counted(original: Function, self: Any) -> None:
     """The fetches of observers count towards the high watermark, so that records are committed that a majority of the
     voters lacks (KIP-595)."""
@@ -23,21 +23,21 @@ def observers_counted(original: Function, self: Any) -> None:
         self.voters = voters
 
 
-@mutant(f"{LEADER}._advance")
+@mutant(f"{LEADER}._maybe_update_high_watermark")
 def leaders_unsynced_records_counted(original: Function, self: Any) -> None:
     """The leader counts its own log up to its end, synced or not. A power loss takes records from it that are committed
     (KIP-595)."""
     context = self.context
     ends = [context.log.end_offset, *(replica.end_offset for replica in self.voters.values())]
-    held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
-    if held_by_majority <= self.start_offset or self.start_offset < 0:
+    replicated_by_majority = sorted(ends, reverse=True)[context.majority - 1]
+    if replicated_by_majority <= self.start_offset or self.start_offset < 0:
         return
-    if context.high_watermark.advance(held_by_majority) and self.live:
+    if context.high_watermark.advance(replicated_by_majority) and self.live:
         high_watermark = context.high_watermark.offset
         self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
 
 
-@mutant("reference_broker.quorum.quorum:Quorum._recovered")
+@mutant("reference_broker.quorum.raft_client:KafkaRaftClient._read_quorum_state")
 def vote_forgotten_at_start(original: Function, self: Any) -> Any:
     """A voter that starts again has its epoch, but not its vote in that epoch, so that it may vote twice and two
     leaders win (KIP-595)."""
@@ -45,19 +45,21 @@ def vote_forgotten_at_start(original: Function, self: Any) -> Any:
 
 
 @mutant("reference_broker.quorum.raft_handlers:_decide_vote")
-def longer_log_gets_the_vote(original: Function, quorum: Any, request: Any, up_to_date: bool, responder: Any) -> None:
+def longer_log_gets_the_vote(
+    original: Function, quorum: Any, request: Any, is_log_up_to_date: bool, responder: Any
+) -> None:
     """A voter compares the ends of two logs by their offsets only. A candidate with more records of an older epoch
     wins, and committed ones are cut (KIP-595)."""
     original(quorum, request, request.end.offset >= quorum.log.end.offset, responder)
 
 
-@mutant("reference_broker.quorum.follower:Follower._fetch_when_synced")
+@mutant("reference_broker.quorum.follower:FollowerState._fetch_when_synced")
 def voter_fetches_before_sync(original: Function, self: Any) -> None:
     """A voter names the end of its log in the next fetch before its records are synced, as an observer may. The leader
     counts records that a power loss takes (KIP-595)."""
-    if self._busy:
+    if self._is_fetching:
         return
-    self._busy = True
+    self._is_fetching = True
     self.context.log_sync.request(lambda: None)
     self._fetch()
 
@@ -67,7 +69,7 @@ def quorum_checked_once(original: Function, self: Any) -> Any:
     """A leader checks once that a majority of voters is in contact, and never again. Cut off later, it does not resign,
     and its clients wait (KIP-595, KAFKA-15489)."""
     context = self.context
-    contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
+    contacts = sorted((replica.last_contact_us for replica in self.voters.values()), reverse=True)
     deadline_us = contacts[context.majority - 2] + context.timing.check_quorum_us
     return self.resign("a majority of voters was silent") if self.now_us >= deadline_us else None
 
@@ -80,10 +82,10 @@ def cut_at_the_leaders_end_only(original: Function, self: Any, end: Any) -> int:
     return new_end
 
 
-@mutant("reference_broker.quorum.unattached:Resigned.start")
+@mutant("reference_broker.quorum.unattached:ResignedState.start")
 def resigned_never_seeks_votes(original: Function, self: Any) -> None:
     """A leader that has resigned sets no timer to seek votes itself. If it has the longest log, nobody is elected
     (KIP-595)."""
-    leaving, self._leaving = self._leaving, True
+    is_shutting_down, self._is_shutting_down = self._is_shutting_down, True
     original(self)
-    self._leaving = leaving
+    self._is_shutting_down = is_shutting_down

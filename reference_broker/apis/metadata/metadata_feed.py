@@ -43,10 +43,10 @@ def feed_metadata(broker: Broker) -> None:
 
     def leader_changed() -> None:
         if broker.metadata.metadata_epoch == NO_EPOCH:
-            broker.metadata = replace(broker.metadata, controller_id=broker.quorum.shown_leader_id)
+            broker.metadata = replace(broker.metadata, controller_id=broker.quorum.reported_leader_id)
         active.value = int(controller.is_active)
         epoch.value = broker.quorum.epoch
-        leader.value = broker.quorum.shown_leader_id
+        leader.value = broker.quorum.reported_leader_id
 
     loader.subscribe(published)
     broker.quorum_node.on_leader_changed = leader_changed
@@ -55,7 +55,7 @@ def feed_metadata(broker: Broker) -> None:
 def _apply(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     """After the controller's first update, only updates change ``broker.metadata``. This ends when the metadata epoch
     is switched off, unless an update has come that was sent after it was switched on again."""
-    cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
+    cache, leader_id = broker.metadata, broker.quorum.reported_leader_id
     if cache.metadata_epoch == NO_EPOCH:  # Decision served-metadata
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
         _note_overtaken_epochs(broker, image)
@@ -65,7 +65,7 @@ def _apply(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
 
 
 def _rebuild_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
-    broker.metadata = cache_of(image, cluster_id, broker.quorum.shown_leader_id)
+    broker.metadata = cache_of(image, cluster_id, broker.quorum.reported_leader_id)
     _note_overtaken_epochs(broker, image)
 
 

@@ -26,7 +26,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import comes_from_node
 from reference_broker.apis.registry import Api
 from reference_broker.ports.node_ports import Channel
-from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata
+from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata_partition
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ from reference_broker.wire.errors import ErrorCode
 
 def handle(broker: Broker, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
     """Return the response, or None if the request is sent on to the leader."""
-    if not names_metadata(body.topics):
+    if not names_metadata_partition(body.topics):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:
         return _described(broker, broker.quorum.describe())

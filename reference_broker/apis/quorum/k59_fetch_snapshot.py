@@ -43,7 +43,7 @@ def handle(broker: Broker, call: Call, body: FetchSnapshotRequest) -> object | N
     snapshot is checked."""
     is_draft = call.api_version == DRAFT_VERSION
     requests = read_requests(body)
-    whole = broker.quorum.leader_check(body.cluster_id, broker.quorum.epoch)
+    whole = broker.quorum.validate_leader_only_request(body.cluster_id, broker.quorum.epoch)
     if whole is not ErrorCode.inconsistent_cluster_id and not 0 < len(requests) <= MAX_PARTITIONS:
         whole = ErrorCode.invalid_request
     if whole in (ErrorCode.inconsistent_cluster_id, ErrorCode.invalid_request):

@@ -23,8 +23,8 @@ from reference_broker.groups.offset_commits import Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DESCRIBED_TOPICS_PER_SLICE
-from reference_broker.quorum.leader import Leader
-from reference_broker.quorum.messages import fetch
+from reference_broker.quorum.leader import LeaderState
+from reference_broker.quorum.messages import build_fetch_request
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.log_lines import describe_bug as crash_words
@@ -329,7 +329,7 @@ def test_bug_in_shared_group_state_ends_node_with_location() -> None:
     world = coordinated(group_initial_rebalance_delay_ms="100")
     costs = contained(world)
     join(world, VICTIM)
-    with bug_in(rebalances, "complete_join"), pytest.raises(BugError) as bug:
+    with bug_in(rebalances, "complete"), pytest.raises(BugError) as bug:
         world.advance(500)
     assert costs == []
     assert crash_words(bug.value).endswith(", in a timer")
@@ -341,9 +341,9 @@ def test_bug_in_quorum_step_ends_node(monkeypatch: pytest.MonkeyPatch, step: str
     world = NodeWorld()
     world.node.on_bug = lambda *_: pytest.fail("the bug was contained")
 
-    monkeypatch.setattr(Leader, "fetch" if step == "a fetch" else "appended", broken)
+    monkeypatch.setattr(LeaderState, "fetch" if step == "a fetch" else "appended", broken)
     quorum = world.node.broker.quorum
-    fetched = fetch(quorum.cluster_id, 2, quorum.epoch, OffsetAndEpoch(0, 0), 0, 1000, 0)
+    fetched = build_fetch_request(quorum.cluster_id, 2, quorum.epoch, OffsetAndEpoch(0, 0), 0, 1000, 0)
     with pytest.raises(BugError) as ended:
         world.request(ApiKey.FETCH, 17, fetched) if step == "a fetch" else world.create("t")
     assert ended.value.__notes__

@@ -7,7 +7,12 @@ import pytest
 
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.tests.cluster_world import LOCAL, ClusterWorld
-from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
+from reference_broker.quorum.messages import (
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_end_quorum_epoch_request,
+    build_vote_request,
+)
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import ApiKey
@@ -21,16 +26,20 @@ END = OffsetAndEpoch(2**40, 1)
 def forged_begin(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
     """Return a request that is in version 0, without a cluster ID, the frame of 60 bytes that once ended whole
     clusters."""
-    body = replace(begin_epoch("", -1, 1, GREATEST_INT32), cluster_id=cluster_id)
+    body = replace(build_begin_quorum_epoch_request("", -1, 1, GREATEST_INT32), cluster_id=cluster_id)
     return ApiKey.BEGIN_QUORUM_EPOCH, 0, body
 
 
 def forged_vote(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
-    return ApiKey.VOTE, 2, vote(Vote(cluster_id, -1, 1, GREATEST_INT32, END, False))
+    return ApiKey.VOTE, 2, build_vote_request(VoteRequest(cluster_id, -1, 1, GREATEST_INT32, END, False))
 
 
 def forged_end(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
-    return ApiKey.END_QUORUM_EPOCH, 1, replace(end_epoch("", 1, GREATEST_INT32, (2,)), cluster_id=cluster_id)
+    return (
+        ApiKey.END_QUORUM_EPOCH,
+        1,
+        replace(build_end_quorum_epoch_request("", 1, GREATEST_INT32, (2,)), cluster_id=cluster_id),
+    )
 
 
 @pytest.mark.thorough

@@ -15,7 +15,13 @@ from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.snapshots import records_of
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, fetch, vote
+from reference_broker.quorum.messages import (
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_end_quorum_epoch_request,
+    build_fetch_request,
+    build_vote_request,
+)
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.retired_fields import MetadataRequest
@@ -60,10 +66,10 @@ def taken_on(world: NodeWorld, api_key: int, version: int, body: object) -> list
 
 def test_controller_requests_are_accepted_only_on_controller_listener(world: NodeWorld) -> None:
     requests: list[tuple[int, int, object]] = [
-        (ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False))),
-        (ApiKey.BEGIN_QUORUM_EPOCH, 1, begin_epoch("c", 1, 2, 9)),
-        (ApiKey.END_QUORUM_EPOCH, 1, end_epoch("c", 2, 9, ())),
-        (ApiKey.FETCH, 17, fetch("c", 2, 1, START, 0, 0, 0)),
+        (ApiKey.VOTE, 2, build_vote_request(VoteRequest("c", 1, 2, 9, START, False))),
+        (ApiKey.BEGIN_QUORUM_EPOCH, 1, build_begin_quorum_epoch_request("c", 1, 2, 9)),
+        (ApiKey.END_QUORUM_EPOCH, 1, build_end_quorum_epoch_request("c", 2, 9, ())),
+        (ApiKey.FETCH, 17, build_fetch_request("c", 2, 1, START, 0, 0, 0)),
     ]
     for api_key, version, body in requests:
         assert taken_on(world, api_key, version, body) == ["CONTROLLER"]
@@ -115,5 +121,5 @@ def test_api_versions_lists_requests_of_listener(world: NodeWorld) -> None:
 def test_single_listener_accepts_all_requests() -> None:
     alone = NodeWorld()
     alone.give(Opened(1, "10.1.2.3:5000"))
-    alone.request(ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False)))
+    alone.request(ApiKey.VOTE, 2, build_vote_request(VoteRequest("c", 1, 2, 9, START, False)))
     assert not alone.closed

@@ -4,7 +4,7 @@ from typing import Any
 
 from reference_broker.core.events import Effect, PeerReply, Send, Sync
 from reference_broker.core.tests.node_world import NodeWorld
-from reference_broker.quorum.messages import fetched
+from reference_broker.quorum.messages import build_fetch_response
 from reference_broker.quorum.metadata_log import VALID
 from reference_broker.quorum.node_files import META_PROPERTIES, TEMPORARY_SUFFIX
 from reference_broker.records.record import Record, build
@@ -41,13 +41,13 @@ class Member(NodeWorld):
     def follow(self) -> Send:
         """Find the leader. Return the first fetch as a follower."""
         unknown = self.next_request(ApiKey.FETCH)
-        self.reply(unknown, fetched(ErrorCode.not_leader_or_follower, LEADER, EPOCH, -1, 0))
+        self.reply(unknown, build_fetch_response(ErrorCode.not_leader_or_follower, LEADER, EPOCH, -1, 0))
         return self.next_request(ApiKey.FETCH)
 
     def first_records(self, request: Send) -> None:
         """Reply with one committed batch."""
         batch = build([Record(timestamp_ms=0, value=b"")], leader_epoch=EPOCH, is_control=True)
-        self.reply(request, fetched(ErrorCode.none, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
+        self.reply(request, build_fetch_response(ErrorCode.none, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
 
 
 def synced_paths(effects: list[Effect]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from chaos.sim.disk import SimDisk
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.disk import KnownFolder
-from reference_broker.quorum.messages import RaftResponse, Vote, read_voted, vote
+from reference_broker.quorum.messages import RaftResponse, VoteRequest, build_vote_request, read_vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -29,11 +29,11 @@ class Voter(NodeWorld):
         self.settle_until(lambda: self.node.listening)
 
     def vote_for(self, candidate: int) -> Any:
-        request = Vote("cluster", 2, candidate, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
-        return self.request(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(request))
+        request = VoteRequest("cluster", 2, candidate, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
+        return self.request(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], build_vote_request(request))
 
     def grants(self, candidate: int) -> bool:
-        response = read_voted(self.vote_for(candidate))
+        response = read_vote_response(self.vote_for(candidate))
         assert isinstance(response, RaftResponse)
         return response.granted
 
@@ -44,8 +44,8 @@ def votes_for_both(seed: int) -> bool:
     disk = SimDisk(Random(seed))
     first = Voter(disk)
     first.hold_syncs = True
-    request = Vote("cluster", 2, 1, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
-    first.send(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(request))
+    request = VoteRequest("cluster", 2, 1, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
+    first.send(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], build_vote_request(request))
     while not disk.exists(QUORUM_STATE):
         first.complete_sync()
     assert not first.replies, "the vote is not durable"

@@ -143,7 +143,7 @@ class LeadershipInMemory:
     on_resigned: Callable[[], None] = lambda: None
 
     @property
-    def shown_leader_id(self) -> int:
+    def reported_leader_id(self) -> int:
         return self.leader_id
 
     def append(self, values: Sequence[bytes]) -> Provenance:

@@ -86,7 +86,7 @@ MAX_BYTES = 8 * 2**20
 
 
 class Leadership(Protocol):
-    """The part of ``quorum.quorum.Quorum`` that serving needs."""
+    """The part of ``quorum.raft_client.KafkaRaftClient`` that serving needs."""
 
     @property
     def leader_id(self) -> int: ...
@@ -94,9 +94,9 @@ class Leadership(Protocol):
     @property
     def epoch(self) -> int: ...
 
-    def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None: ...
+    def validate_leader_only_request(self, cluster_id: str | None, leader_epoch: int) -> Error | None: ...
 
-    def contacted(self, replica_id: int) -> None: ...
+    def note_contact(self, replica_id: int) -> None: ...
 
 
 def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
@@ -110,7 +110,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
     if piece is None:
         piece = _read(request, store, (leadership.leader_id, leadership.epoch))
     if piece.error is ErrorCode.none:
-        leadership.contacted(request.replica_id)
+        leadership.note_contact(request.replica_id)
         store.readers.note_request(request.id, request.replica_id, request.position, now_us)
     return piece
 
@@ -118,7 +118,7 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
 def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
     """Return the response with the error, or None if the request is good. A damaged snapshot is KAFKA_STORAGE_ERROR."""
     leader = (leadership.leader_id, leadership.epoch)
-    error = leadership.leader_check(request.cluster_id, request.leader_epoch)
+    error = leadership.validate_leader_only_request(request.cluster_id, request.leader_epoch)
     if request.cluster_id is None and request.replica_id >= 0 and not is_draft:
         error = ErrorCode.inconsistent_cluster_id
     if error is ErrorCode.inconsistent_cluster_id:

@@ -11,19 +11,19 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.quorum.messages import (
     RaftResponse,
-    Vote,
-    begin_epoch,
-    end_epoch,
-    fetch,
-    fetched,
-    read_epoch_response,
-    read_voted,
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_end_quorum_epoch_request,
+    build_fetch_request,
+    build_fetch_response,
+    read_quorum_epoch_response,
+    read_vote_response,
 )
-from reference_broker.quorum.messages import vote as vote_request
-from reference_broker.quorum.messages import voted as vote_response
+from reference_broker.quorum.messages import build_vote_request as vote_request
+from reference_broker.quorum.messages import build_vote_response as vote_response
 from reference_broker.quorum.metadata_log import Validity
 from reference_broker.quorum.node_files import read_quorum_state
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
     handle_end_quorum_epoch,
@@ -121,7 +121,7 @@ class Alone(QuorumPorts):
         self.config = BrokerConfig.parse(given | {name.replace("_", "."): value for name, value in settings.items()})
         self.snapshots = NamedSnapshots(self.disk)
         self.log = opened(self.disk, self.config, self.now(), self.snapshots)
-        self.quorum = Quorum(
+        self.quorum = KafkaRaftClient(
             NodeContext(node_id, self.disk, self, Random(5)), self.config, CLUSTER, self.log, self, self.download
         )
 
@@ -215,32 +215,32 @@ class Alone(QuorumPorts):
     ) -> list[RaftResponse]:
         """Return the responses so far: none while a sync is pending. A request-level error has epoch -1."""
         responses: list[RaftResponse] = []
-        request = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
+        request = VoteRequest(cluster_id, voter_id, candidate, epoch, end, pre_vote)
         body = vote_request(request)
-        handle_vote(self.quorum, body, lambda body: responses.append(read_voted(body) or _whole(body)))
+        handle_vote(self.quorum, body, lambda body: responses.append(read_vote_response(body) or _whole(body)))
         return responses
 
     def begin(self, leader: int, epoch: int, voter_id: int = -1) -> RaftResponse:
         responses: list[RaftResponse] = []
         handle_begin_quorum_epoch(
             self.quorum,
-            begin_epoch(CLUSTER, voter_id, leader, epoch),
-            lambda body: responses.append(read_epoch_response(body) or _whole(body)),
+            build_begin_quorum_epoch_request(CLUSTER, voter_id, leader, epoch),
+            lambda body: responses.append(read_quorum_epoch_response(body) or _whole(body)),
         )
         return responses[0]
 
-    def end(self, leader: int, epoch: int, *successors: int) -> RaftResponse:
+    def end(self, leader: int, epoch: int, *preferred_successors: int) -> RaftResponse:
         responses: list[RaftResponse] = []
         handle_end_quorum_epoch(
             self.quorum,
-            end_epoch(CLUSTER, leader, epoch, successors),
-            lambda body: responses.append(read_epoch_response(body) or _whole(body)),
+            build_end_quorum_epoch_request(CLUSTER, leader, epoch, preferred_successors),
+            lambda body: responses.append(read_quorum_epoch_response(body) or _whole(body)),
         )
         return responses[0]
 
     def fetch(self, replica: int, offset: int, epoch: int, **changed: Any) -> list[PartitionData | FetchResponse]:
         """Return the responses so far: the partition's, or the whole response for an error of the request."""
-        request = fetch(
+        request = build_fetch_request(
             CLUSTER,
             replica,
             changed.pop("current", self.quorum.epoch),
@@ -279,7 +279,7 @@ class Alone(QuorumPorts):
         """Respond to the only fetch in flight."""
         (request,) = self.take(ApiKey.FETCH)
         epoch = self.quorum.epoch if epoch is None else epoch
-        request.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))
+        request.replied(build_fetch_response(error, leader, epoch, high_watermark, 0, validity, records))
 
 
 def granted(request: Sent, is_granted: bool, leader: int = -1) -> object:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.quorum.messages import read_vote, read_voted
+from reference_broker.quorum.messages import read_vote_request, read_vote_response
 from reference_broker.quorum.metadata_log import MetadataLog, Snapshots
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
@@ -43,7 +43,7 @@ class Node(Protocol):
     """One life of a node, as far as the invariants check it."""
 
     node_id: int
-    quorum: Quorum
+    quorum: KafkaRaftClient
     log: MetadataLog
 
     @property
@@ -139,7 +139,7 @@ class Invariants:
     def responded(self, process: Node, requester: int, api_key: int, request: object, body: object) -> None:
         if api_key != ApiKey.VOTE:
             return
-        vote, response = read_vote(request), read_voted(body)
+        vote, response = read_vote_request(request), read_vote_response(body)
         if vote is not None and response is not None and response.granted and not vote.pre_vote:
             before = self.votes.setdefault((vote.epoch, process.node_id), requester)
             assert before == requester, f"node {process.node_id} votes twice in epoch {vote.epoch}"

@@ -11,7 +11,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.ports.node_ports import NodeContext, Now
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
     handle_end_quorum_epoch,
@@ -63,7 +63,7 @@ class Process(QuorumPorts):
         self.log = opened(disk, config, self.now(), self.snapshots)
         node = NodeContext(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = TimedDownload(self, self.log)
-        self.quorum = Quorum(node, config, "cluster", self.log, self, self.download)
+        self.quorum = KafkaRaftClient(node, config, "cluster", self.log, self, self.download)
 
     @property
     def alive(self) -> bool:
@@ -82,7 +82,7 @@ class Process(QuorumPorts):
         self.world.after(delay_us, lambda: self.deliver(event))
 
     def serve(self, request: SentRequest, respond: Callable[[object], None]) -> None:
-        handlers: dict[ApiKey, Callable[[Quorum, Any, Callable[[object], None]], None]] = {
+        handlers: dict[ApiKey, Callable[[KafkaRaftClient, Any, Callable[[object], None]], None]] = {
             ApiKey.VOTE: handle_vote,
             ApiKey.BEGIN_QUORUM_EPOCH: handle_begin_quorum_epoch,
             ApiKey.END_QUORUM_EPOCH: handle_end_quorum_epoch,
@@ -172,7 +172,7 @@ class TimedDownload:
             return LeaderChanged(other.quorum.leader_id, other.quorum.epoch)
         if id not in other.snapshots.ids:
             return Rediscover()
-        other.quorum.contacted(self.process.node_id)
+        other.quorum.note_contact(self.process.node_id)
         return None
 
     def _installed(self, id: OffsetAndEpoch) -> DownloadOutcome:  # noqa: A002

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reference_broker.quorum.messages import RaftResponse, begin_epoch
+from reference_broker.quorum.messages import RaftResponse, build_begin_quorum_epoch_request
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 from reference_broker.quorum.roles import START_DELAY_US, Role
@@ -60,20 +60,20 @@ def test_quorum_of_one_waits_for_sync() -> None:
 def test_leader_is_not_reported_before_epoch_is_durable() -> None:
     """Also in queries without a wait: clients that look up the controller, the broker that registers."""
     node = Alone(auto_sync=False).started()
-    handle_begin_quorum_epoch(node.quorum, begin_epoch("cluster", -1, 1, 5), lambda _: None)
-    assert node.quorum.leader_id == node.quorum.shown_leader_id == -1
+    handle_begin_quorum_epoch(node.quorum, build_begin_quorum_epoch_request("cluster", -1, 1, 5), lambda _: None)
+    assert node.quorum.leader_id == node.quorum.reported_leader_id == -1
     node.sync_all()
-    assert node.quorum.leader_id == node.quorum.shown_leader_id == 1
+    assert node.quorum.leader_id == node.quorum.reported_leader_id == 1
 
 
 def test_leader_is_not_reported_while_prospective() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
-    assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.notifications[-1]) == (1, -1, ("leader", -1, 5))
+    assert (node.quorum.leader_id, node.quorum.reported_leader_id, node.notifications[-1]) == (1, -1, ("leader", -1, 5))
     for request in node.take(ApiKey.VOTE):
         request.replied(granted(request, False, leader=1))
-    assert (node.quorum.shown_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))
+    assert (node.quorum.reported_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))
 
 
 def test_halt_during_role_change_takes_effect_at_once() -> None:

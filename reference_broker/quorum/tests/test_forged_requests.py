@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, end_epoch, fetch, vote
-from reference_broker.quorum.messages import voted as vote_response
+from reference_broker.quorum.messages import (
+    RaftResponse,
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_end_quorum_epoch_request,
+    build_fetch_request,
+    build_vote_request,
+)
+from reference_broker.quorum.messages import build_vote_response as vote_response
 from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
 from reference_broker.quorum.raft_handlers import (
     handle_begin_quorum_epoch,
@@ -50,7 +57,7 @@ def test_response_with_greatest_epoch_is_ignored() -> None:
     node.pass_ms(50)
     node.respond_to_fetch(leader=2, epoch=GREATEST_INT32 - 1)
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
-    assert not node.quorum.learn_leader(2, GREATEST_INT32), "the outcome of a download has an epoch, too"
+    assert not node.quorum.maybe_transition(2, GREATEST_INT32), "the outcome of a download has an epoch, too"
 
 
 def test_node_with_exhausted_epochs_runs_without_elections() -> None:
@@ -78,11 +85,15 @@ def test_voter_requests_need_cluster_id(cluster_id: str | None) -> None:
     node = Alone().following(leader=1, epoch=5)
     sent = node.quorum.log.end
     responses: list[Any] = []
-    handle_vote(node.quorum, vote(Vote(cluster_id, 0, 2, 9, sent, False)), responses.append)
+    handle_vote(node.quorum, build_vote_request(VoteRequest(cluster_id, 0, 2, 9, sent, False)), responses.append)
     handle_begin_quorum_epoch(
-        node.quorum, replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), responses.append
+        node.quorum,
+        replace(build_begin_quorum_epoch_request(CLUSTER, 0, 2, 9), cluster_id=cluster_id),
+        responses.append,
     )
-    handle_end_quorum_epoch(node.quorum, replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), responses.append)
+    handle_end_quorum_epoch(
+        node.quorum, replace(build_end_quorum_epoch_request(CLUSTER, 2, 9, ()), cluster_id=cluster_id), responses.append
+    )
     assert [response.error_code for response in responses] == [ErrorCode.inconsistent_cluster_id] * 3
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
 
@@ -144,13 +155,17 @@ class Forger:
         end = OffsetAndEpoch(pick(OFFSETS), pick(EPOCHS))
         api_key = pick((ApiKey.VOTE, ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.FETCH))
         if api_key == ApiKey.VOTE:
-            return api_key, vote(Vote(cluster_id, pick(NODES), node_id, epoch, end, pick((True, False))))
+            return api_key, build_vote_request(
+                VoteRequest(cluster_id, pick(NODES), node_id, epoch, end, pick((True, False)))
+            )
         if api_key == ApiKey.BEGIN_QUORUM_EPOCH:
-            return api_key, replace(begin_epoch(CLUSTER, pick(NODES), node_id, epoch), cluster_id=cluster_id)
+            return api_key, replace(
+                build_begin_quorum_epoch_request(CLUSTER, pick(NODES), node_id, epoch), cluster_id=cluster_id
+            )
         if api_key == ApiKey.END_QUORUM_EPOCH:
-            body = end_epoch(CLUSTER, node_id, epoch, (pick(NODES), pick(NODES)))
+            body = build_end_quorum_epoch_request(CLUSTER, node_id, epoch, (pick(NODES), pick(NODES)))
             return api_key, replace(body, cluster_id=cluster_id)
-        request = fetch(CLUSTER, node_id, epoch, end, pick(OFFSETS), pick(OFFSETS), pick((0, 100)))
+        request = build_fetch_request(CLUSTER, node_id, epoch, end, pick(OFFSETS), pick(OFFSETS), pick((0, 100)))
         return api_key, replace(request, cluster_id=cluster_id)
 
 
@@ -218,4 +233,4 @@ def test_forged_requests_do_not_end_node_or_change_vote(seed: int, knows_cluster
 def test_download_outcome_with_greatest_epoch_is_failure() -> None:
     node = Alone().following(leader=1, epoch=5)
     outcome = LeaderChanged(2, GREATEST_INT32)
-    assert not node.quorum.learn_leader(outcome.leader_id, outcome.leader_epoch)
+    assert not node.quorum.maybe_transition(outcome.leader_id, outcome.leader_epoch)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import RaftResponse, begun, fetch
+from reference_broker.quorum.messages import RaftResponse, build_begin_quorum_epoch_response, build_fetch_request
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
 from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted
@@ -30,10 +30,10 @@ def leading(voters: int = 3) -> Alone:
 def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout() -> None:
     node = leading()
     for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
-        request.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
+        request.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(500)
     node.fetch(1, 1, 1)
-    node.quorum.contacted(2)
+    node.quorum.note_contact(2)
     node.pass_ms(499)
     assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(1)
@@ -42,7 +42,7 @@ def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout(
     node.pass_ms(1000)
     (again,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
     assert again.peer == 1
-    again.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
+    again.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(1000)
     assert 1 in {request.peer for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
 
@@ -82,7 +82,7 @@ def test_leader_without_majority_resigns(voters: int) -> None:
     for _ in range(4):
         for peer in (*too_few, 7):
             node.fetch(peer, 1, 1)
-        node.quorum.contacted(8)
+        node.quorum.note_contact(8)
         node.pass_ms(749)
     assert node.quorum.is_leader
     node.pass_ms(4)
@@ -95,7 +95,7 @@ def test_leader_without_majority_resigns(voters: int) -> None:
 def test_snapshot_fetch_counts_as_contact() -> None:
     node = leading(3)
     for _ in range(8):
-        node.quorum.contacted(1)
+        node.quorum.note_contact(1)
         node.pass_ms(1500)
     assert node.quorum.is_leader
 
@@ -231,7 +231,7 @@ def test_repeated_fetch_reports_high_watermark_once() -> None:
 def test_fetch_by_topic_id_moves_high_watermark_in_each_version(version: int) -> None:
     """Up to version 14 the replica's ID is a field of the request, from 15 on a tagged one (KIP-903)."""
     node = leading(2)
-    request = fetch(CLUSTER, 1, 1, OffsetAndEpoch(1, 1), 0, -1, 0)
+    request = build_fetch_request(CLUSTER, 1, 1, OffsetAndEpoch(1, 1), 0, -1, 0)
     frame = b"".join(bytes(each) for each in encode_request(ApiKey.FETCH, version, 1, "x", request))
     body_offset = 4 + len(write_request_header(RequestHeader(ApiKey.FETCH, version, 1, "x")))
     decoded = decode_request(ApiKey.FETCH, version, memoryview(frame), body_offset)

@@ -15,10 +15,10 @@ from reference_broker.quorum.metadata_log import (
     MAX_BATCH_BYTES,
     VALID,
     BatchTooLarge,
-    CutBelowHighWatermark,
     Diverging,
     MetadataLog,
     NeedsSnapshot,
+    TruncationBelowHighWatermark,
     Validity,
     open_metadata_log,
 )
@@ -81,7 +81,7 @@ def snapshot(log: MetadataLog, offset: int, epoch: int, delete: bool = True) -> 
     ],
 )
 def test_validity_of_fetch_without_snapshots(offset: int, epoch: int, validity: Validity) -> None:
-    assert filled(1, 3).validate(offset, epoch) == validity
+    assert filled(1, 3).validate_offset_and_epoch(offset, epoch) == validity
 
 
 @pytest.mark.clause(
@@ -111,7 +111,7 @@ def test_validity_of_fetch_without_snapshots(offset: int, epoch: int, validity: 
 def test_validity_of_fetch_when_log_starts_at_snapshot(offset: int, epoch: int, validity: Validity) -> None:
     log = filled(1, 3, 5)
     snapshot(log, 15, 3)
-    assert log.validate(offset, epoch) == validity
+    assert log.validate_offset_and_epoch(offset, epoch) == validity
 
 
 @pytest.mark.clause(
@@ -124,7 +124,7 @@ def test_epoch_before_oldest_snapshot_ends_at_it() -> None:
     log.snapshots.add(OffsetAndEpoch(10, 1))  # type: ignore[attr-defined]
     log.install_snapshot(NOW, OffsetAndEpoch(10, 1))
     log.append(NOW, [encode(NoOpRecord())], 4)
-    assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
+    assert log.validate_offset_and_epoch(11, 2) == Diverging(OffsetAndEpoch(10, 1))
 
 
 @pytest.mark.clause("S-9")
@@ -192,17 +192,17 @@ def test_batch_that_could_not_be_written_leaves_no_epoch(append: Callable[[Metad
 def test_fetch_at_zero_needs_existing_snapshot() -> None:
     log = filled(1)
     snapshot(log, 5, 1, delete=False)
-    assert log.validate(0, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
-    assert log.validate(3, 1) == VALID
-    assert log.validate(3, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
+    assert log.validate_offset_and_epoch(0, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
+    assert log.validate_offset_and_epoch(3, 1) == VALID
+    assert log.validate_offset_and_epoch(3, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
 
 
 def test_newest_snapshot_is_returned() -> None:
     log = filled(1, 3)
     snapshot(log, 5, 1)
     snapshot(log, 15, 3, delete=False)
-    assert log.validate(3, 1) == NeedsSnapshot(OffsetAndEpoch(15, 3))
-    assert log.validate(5, 1) == VALID
+    assert log.validate_offset_and_epoch(3, 1) == NeedsSnapshot(OffsetAndEpoch(15, 3))
+    assert log.validate_offset_and_epoch(5, 1) == VALID
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_diverging_log_is_truncated_to_common_part(diverging: OffsetAndEpoch, en
 
 @pytest.mark.clause("KafkaMetadataLogTest.testTruncateBelowHighWatermark")
 def test_truncation_below_high_watermark_raises() -> None:
-    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 20"):
+    with pytest.raises(TruncationBelowHighWatermark, match="below its high watermark 20"):
         filled(1, 3).truncate_to(19)
 
 
@@ -400,7 +400,7 @@ def test_open_keeps_log_start_at_oldest_snapshot() -> None:
         del disk.files[path]
     again = opened(disk)
     assert (again.start_offset, again.end) == (50, OffsetAndEpoch(60, 1))
-    assert again.validate(*made) == VALID
+    assert again.validate_offset_and_epoch(*made) == VALID
     assert again.log.high_watermark == 50
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import RaftResponse, Vote, vote, voted
+from reference_broker.quorum.messages import RaftResponse, VoteRequest, build_vote_request, build_vote_response
 from reference_broker.quorum.raft_handlers import handle_vote
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests import quorum_roles as roles
@@ -150,7 +150,7 @@ def test_pre_vote_responses_are_ignored_by_follower() -> None:
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithoutLeaderTransitionsToFollower")
 def test_granted_pre_vote_with_leader_makes_follower() -> None:
     node = roles.prospective()
-    pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.none, 2, 5, True)))
+    pre_votes_of(node)[0].replied(build_vote_response(RaftResponse(ErrorCode.none, 2, 5, True)))
     assert election_of(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 
@@ -185,7 +185,7 @@ def test_losing_prospective_with_leader_becomes_follower() -> None:
     assert election_of(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
     assert [request.peer for request in node.take(ApiKey.FETCH)] == [1]
     roles.seeking(node)
-    pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
+    pre_votes_of(node)[0].replied(build_vote_response(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
     assert election_of(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
 
 
@@ -295,8 +295,8 @@ def test_majority_of_votes_makes_leader(voters: int, grants: tuple[bool, ...], r
 def test_vote_of_non_voter_is_rejected(is_pre_vote: bool) -> None:
     node = roles.candidate()
     assert {request.peer for request in node.take(ApiKey.VOTE)} == {1, 2}
-    body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
+    body = build_vote_request(VoteRequest(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
     responses: list[object] = []
     handle_vote(node.quorum, body, responses.append)
-    assert responses == [voted(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
+    assert responses == [build_vote_response(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
     assert node.quorum.role is Role.CANDIDATE

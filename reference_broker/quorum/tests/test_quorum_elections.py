@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 from kio.schema.vote.v2.response import VoteResponse
 
-from reference_broker.quorum.messages import RaftResponse, Vote, begun, vote, voted
+from reference_broker.quorum.messages import (
+    RaftResponse,
+    VoteRequest,
+    build_begin_quorum_epoch_response,
+    build_vote_request,
+    build_vote_response,
+)
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.raft_handlers import handle_vote
 from reference_broker.quorum.roles import START_DELAY_US, Role
@@ -105,7 +111,7 @@ def test_vote_errors_are_in_order_of_kafka(changed: dict[str, object], error: Er
 
 @pytest.mark.parametrize("partitions", [(), (0, 0), ((), (0,)), ((0,), ())])
 def test_vote_for_other_partitions_is_rejected(partitions: tuple[object, ...]) -> None:
-    body = vote(Vote("cluster", -1, 2, 6, NOTHING, False))
+    body = build_vote_request(VoteRequest("cluster", -1, 2, 6, NOTHING, False))
     ((partition,),) = (topic.partitions for topic in body.topics)
     topics = tuple(
         replace(body.topics[0], partitions=(partition,) * (topic_partition != ())) for topic_partition in partitions
@@ -231,7 +237,7 @@ def test_late_failure_is_ignored() -> None:
 
 def fenced_by(leader: int, epoch: int) -> object:
     """Return the response to a vote of a voter that knows a leader of a newer epoch."""
-    return voted(RaftResponse(ErrorCode.fenced_leader_epoch, leader, epoch))
+    return build_vote_response(RaftResponse(ErrorCode.fenced_leader_epoch, leader, epoch))
 
 
 def test_response_with_newer_epoch_ends_role() -> None:
@@ -244,7 +250,7 @@ def test_response_with_newer_epoch_ends_role() -> None:
 def test_response_of_another_api_is_ignored() -> None:
     node = prospective()
     first, _ = node.take(ApiKey.VOTE)
-    first.replied(begun(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8)))
+    first.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8)))
     assert state(node) == (Role.PROSPECTIVE, 0, -1)
 
 
@@ -392,7 +398,7 @@ def test_leader_stays_while_a_majority_fetches() -> None:
     for _ in range(4):
         node.pass_ms(SILENCE_MS - 100)
         node.fetch(3, 0, 0)
-        node.quorum.contacted(4)
+        node.quorum.note_contact(4)
     assert node.quorum.is_leader
 
 
@@ -406,7 +412,7 @@ def test_leader_resigns_when_majority_is_silent() -> None:
 
     node.pass_ms(SILENCE_MS - 100)
     node.fetch(3, 0, 0)
-    node.quorum.contacted(4)
+    node.quorum.note_contact(4)
     node.fetch(9, 0, 0)  # An observer does not count.
     node.pass_ms(SILENCE_MS)
     assert state(node) == (Role.RESIGNED, epoch, -1)

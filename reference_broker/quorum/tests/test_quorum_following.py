@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.quorum.messages import read_fetched
-from reference_broker.quorum.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
+from reference_broker.quorum.messages import read_fetch_response
+from reference_broker.quorum.metadata_log import Diverging, NeedsSnapshot, TruncationBelowHighWatermark
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
 from reference_broker.quorum.values import (
@@ -38,7 +38,7 @@ def test_unknown_error_code_is_unknown_server_error() -> None:
     """A newer node may send it, or a byte was damaged in transit. The follower retries."""
     data = PartitionData(0, 1024, 0)
     body = FetchResponse(responses=[FetchTopicResponse("", METADATA_TOPIC_ID, [data])])
-    response = read_fetched(body)
+    response = read_fetch_response(body)
     assert response is not None
     assert response.error is ErrorCode.unknown_server_error
 
@@ -113,7 +113,7 @@ def test_truncation_of_committed_records_raises() -> None:
     node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
     node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
     node.pass_ms(50)
-    with pytest.raises(CutBelowHighWatermark, match="below its high watermark 3"):
+    with pytest.raises(TruncationBelowHighWatermark, match="below its high watermark 3"):
         node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
 
 

@@ -329,11 +329,11 @@ def test_silent_observer_is_dropped_after_minutes() -> None:
 
 def test_leader_request_errors_are_in_order() -> None:
     node = leading()
-    check = node.quorum.leader_check
+    check = node.quorum.validate_leader_only_request
     assert check("another", 9) is ErrorCode.inconsistent_cluster_id
     assert check("cluster", 0) is ErrorCode.fenced_leader_epoch
     assert check(None, 2) is ErrorCode.unknown_leader_epoch
     assert check(None, 1) is None
-    assert Alone().following(1, 5).quorum.leader_check(None, 5) is ErrorCode.not_leader_or_follower
+    assert Alone().following(1, 5).quorum.validate_leader_only_request(None, 5) is ErrorCode.not_leader_or_follower
     node.quorum.shut_down(lambda: None)
     assert check(None, 1) is ErrorCode.not_leader_or_follower

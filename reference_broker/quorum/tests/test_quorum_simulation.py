@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from reference_broker.quorum import raft_handlers
-from reference_broker.quorum.follower import Follower
-from reference_broker.quorum.messages import Vote
+from reference_broker.quorum.follower import FollowerState
+from reference_broker.quorum.messages import VoteRequest
 from reference_broker.quorum.metadata_log import LogSync, MetadataLog
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.raft_handlers import RaftResponder
 from reference_broker.quorum.tests.quorum_storm import settle, weather
 from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, SimulatedQuorum
@@ -236,7 +236,7 @@ def test_killed_leader_is_detected_by_closed_connections() -> None:
 # The checks detect defects
 
 
-def _votes_at_once(_quorum: Quorum, done: Callable[[], None]) -> None:
+def _votes_at_once(_quorum: KafkaRaftClient, done: Callable[[], None]) -> None:
     """Vote without waiting for the disk."""
     done()
 
@@ -245,17 +245,17 @@ def _unsynced_end(log: MetadataLog) -> int:
     return log.end.offset
 
 
-def _fetch_at_once(follower: Follower) -> None:
-    if not follower._busy:
-        follower._busy = True
+def _fetch_at_once(follower: FollowerState) -> None:
+    if not follower._is_fetching:
+        follower._is_fetching = True
         follower._fetch()
 
 
-def _votes_again(_quorum: Quorum, _request: object, up_to_date: bool, reply: RaftResponder) -> None:
-    reply.accept(granted=up_to_date)
+def _votes_again(_quorum: KafkaRaftClient, _request: object, is_log_up_to_date: bool, reply: RaftResponder) -> None:
+    reply.accept(granted=is_log_up_to_date)
 
 
-def _votes_for_short_logs(quorum: Quorum, request: Vote, _: bool, reply: RaftResponder) -> None:
+def _votes_for_short_logs(quorum: KafkaRaftClient, request: VoteRequest, _: bool, reply: RaftResponder) -> None:
     _JUDGE(quorum, request, True, reply)
 
 
@@ -265,9 +265,9 @@ _JUDGE = raft_handlers._decide_vote
 @pytest.mark.parametrize(
     ("owner", "name", "mutant"),
     [
-        (Quorum, "_persist", _votes_at_once),
+        (KafkaRaftClient, "_write_quorum_state", _votes_at_once),
         (MetadataLog, "synced_offset", property(_unsynced_end)),
-        (Follower, "_fetch_when_synced", _fetch_at_once),
+        (FollowerState, "_fetch_when_synced", _fetch_at_once),
         (raft_handlers, "_decide_vote", _votes_again),
         (raft_handlers, "_decide_vote", _votes_for_short_logs),
     ],
@@ -293,7 +293,7 @@ def test_syncs_are_shared() -> None:
         sync(paths, done)
 
     process.sync = counted  # type: ignore[method-assign]
-    world.run_until(lambda: process.quorum.log_sync.flying is None)
+    world.run_until(lambda: process.quorum.log_sync.in_flight is None)
     for _ in range(5):
         world._append(process)
     assert len(request) == 1, "one in flight, the others wait for the next"

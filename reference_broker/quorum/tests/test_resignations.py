@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.quorum.messages import RaftResponse, ended
+from reference_broker.quorum.messages import RaftResponse, build_end_quorum_epoch_response
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.tests.quorum_alone import Alone, Sent
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
@@ -19,7 +19,7 @@ def resigned(voters: int = 3) -> Alone:
 
 
 def acknowledge(sent: Sent) -> None:
-    sent.replied(ended(RaftResponse(ErrorCode.none, -1, 1)))
+    sent.replied(build_end_quorum_epoch_response(RaftResponse(ErrorCode.none, -1, 1)))
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
@@ -79,7 +79,7 @@ def test_resigned_leader_grants_pre_votes_but_no_vote_of_its_epoch() -> None:
 def test_resigned_leader_rejects_other_leader_of_its_epoch() -> None:
     node = resigned()
     first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
-    first.replied(ended(RaftResponse(ErrorCode.none, 1, 1)))
+    first.replied(build_end_quorum_epoch_response(RaftResponse(ErrorCode.none, 1, 1)))
     assert (node.quorum.role, node.quorum.leader_id) == (Role.RESIGNED, -1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request
     assert node.quorum.role is Role.RESIGNED
@@ -94,7 +94,7 @@ def test_former_leader_rejects_other_leader_of_its_epoch_also_later(comes_back: 
         node.pass_ms(2000)
     role = node.quorum.role
     assert role is (Role.UNATTACHED if comes_back else Role.PROSPECTIVE)
-    node.quorum.learn_leader(1, 1)
+    node.quorum.maybe_transition(1, 1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request
     assert (node.quorum.role, node.quorum.leader_id) == (role, -1)
     assert node.begin(1, 2).error is ErrorCode.none

@@ -9,7 +9,7 @@ from reference_broker.quorum.messages import RaftResponse
 from reference_broker.quorum.node_files import (
     QUORUM_STATE,
     TEMPORARY_SUFFIX,
-    QuorumState,
+    QuorumStateData,
     StartRefused,
     put_in_place,
     read_quorum_state,
@@ -100,14 +100,14 @@ def test_restarted_unattached_voter_keeps_epoch() -> None:
 @pytest.mark.parametrize(
     "state",
     [
-        QuorumState(leader_id=2, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
-        QuorumState(leader_id=2, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
-        QuorumState(leader_id=-1, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
-        QuorumState(leader_id=-1, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
+        QuorumStateData(leader_id=2, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
+        QuorumStateData(leader_id=2, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
+        QuorumStateData(leader_id=-1, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
+        QuorumStateData(leader_id=-1, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
     ],
     ids=["leader", "leader and vote", "vote", "neither"],
 )
-def test_quorum_state_file_round_trip(state: QuorumState) -> None:
+def test_quorum_state_file_round_trip(state: QuorumStateData) -> None:
     node = Alone()
     assert read_quorum_state(node.disk) is None
     done: list[bool] = []

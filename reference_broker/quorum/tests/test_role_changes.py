@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.quorum.messages import RaftResponse
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.roles import Role, may_follow
 from reference_broker.quorum.tests.quorum_alone import Alone, granted, kept
 from reference_broker.quorum.tests.quorum_roles import (
@@ -287,22 +287,22 @@ def test_losing_candidate_becomes_prospective() -> None:
     assert known(node) == (Role.PROSPECTIVE, 6, NO_NODE, 0)
 
 
-def _unattached(quorum: Quorum) -> None:
-    quorum.become_unattached(quorum.epoch, voted_id=NO_NODE)
+def _unattached(quorum: KafkaRaftClient) -> None:
+    quorum.transition_to_unattached(quorum.epoch, voted_id=NO_NODE)
 
 
-def _follower(quorum: Quorum) -> None:
-    quorum.become_follower(quorum.epoch, 2)
+def _follower(quorum: KafkaRaftClient) -> None:
+    quorum.transition_to_follower(quorum.epoch, 2)
 
 
-def _back(quorum: Quorum) -> None:
-    quorum.become_unattached(quorum.epoch - 1, voted_id=NO_NODE)
+def _back(quorum: KafkaRaftClient) -> None:
+    quorum.transition_to_unattached(quorum.epoch - 1, voted_id=NO_NODE)
 
 
 FORBIDDEN = {
-    Quorum.become_leader: (unattached, voted, follower, prospective, leader, resigned),
-    Quorum.become_candidate: (unattached, voted, follower, candidate, leader, resigned),
-    Quorum.become_prospective: (prospective, leader),
+    KafkaRaftClient.transition_to_leader: (unattached, voted, follower, prospective, leader, resigned),
+    KafkaRaftClient.transition_to_candidate: (unattached, voted, follower, candidate, leader, resigned),
+    KafkaRaftClient.transition_to_prospective: (prospective, leader),
     _unattached: (follower, candidate, leader, resigned),
     _follower: (follower, voted_follower, leader),
     _back: EVERY,
@@ -331,7 +331,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize(
     ("become", "state"), [(become, state) for become, states in FORBIDDEN.items() for state in states]
 )
-def test_transition_missing_in_table_raises(become: Callable[[Quorum], None], state: State) -> None:
+def test_transition_missing_in_table_raises(become: Callable[[KafkaRaftClient], None], state: State) -> None:
     node = state()
     before = known(node), kept(node)
     with pytest.raises(AssertionError, match="becomes"):
@@ -375,7 +375,11 @@ def test_observer_is_only_unattached_or_follower() -> None:
     assert known(node) == (Role.UNATTACHED, 3, NO_NODE, NO_NODE)
     node.pass_ms(60_000)
     assert known(node) == (Role.UNATTACHED, 3, NO_NODE, NO_NODE), "for as long as there is no leader"
-    for become in (Quorum.become_prospective, Quorum.become_candidate, Quorum.become_leader):
+    for become in (
+        KafkaRaftClient.transition_to_prospective,
+        KafkaRaftClient.transition_to_candidate,
+        KafkaRaftClient.transition_to_leader,
+    ):
         with pytest.raises(AssertionError, match="becomes"):
             become(node.quorum)
     for after in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER, Role.RESIGNED):

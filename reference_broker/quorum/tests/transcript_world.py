@@ -4,13 +4,13 @@ from functools import partial
 
 from reference_broker.metadata.records import TopicRecord, encode
 from reference_broker.quorum.messages import (
-    fetched_partition,
-    read_begin_epoch,
-    read_end_epoch,
-    read_epoch_response,
-    read_fetched,
-    read_vote,
-    read_voted,
+    metadata_partition_of,
+    read_begin_quorum_epoch_request,
+    read_end_quorum_epoch_request,
+    read_fetch_response,
+    read_quorum_epoch_response,
+    read_vote_request,
+    read_vote_response,
 )
 from reference_broker.quorum.tests.quorum_ports import SentRequest
 from reference_broker.quorum.tests.quorum_world import Process, SimulatedQuorum, _snapshot
@@ -95,18 +95,26 @@ def _conversation(who: str, request: SentRequest, body: object) -> str:
     if key is ApiKey.FETCH:
         return _fetch(who, request, body)
     if key is ApiKey.VOTE:
-        wanted, response = read_vote(request.body), read_voted(body)
+        wanted, response = read_vote_request(request.body), read_vote_response(body)
         assert wanted is not None, "a quorum requests the metadata partition"
         kind = "pre-vote" if wanted.pre_vote else "vote"
         text = f"{who}: {kind} for epoch {wanted.epoch}, my log ends at {_at(wanted.end)}"
         granted = "granted" if response is not None and response.granted else "not granted"
         return f"{text}: {granted}" + _epoch_suffix(response, wanted.epoch)
-    epoch_change = read_begin_epoch(request.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(request.body)
+    epoch_change = (
+        read_begin_quorum_epoch_request(request.body)
+        if key is ApiKey.BEGIN_QUORUM_EPOCH
+        else read_end_quorum_epoch_request(request.body)
+    )
     assert epoch_change is not None, "a quorum names the metadata partition"
     verb = "I lead" if key is ApiKey.BEGIN_QUORUM_EPOCH else "I resign from"
-    after = f", try {' then '.join(map(str, epoch_change.successors))}" if epoch_change.successors else ""
+    after = (
+        f", try {' then '.join(map(str, epoch_change.preferred_successors))}"
+        if epoch_change.preferred_successors
+        else ""
+    )
     return f"{who}: {verb} epoch {epoch_change.epoch}{after}" + _epoch_suffix(
-        read_epoch_response(body), epoch_change.epoch
+        read_quorum_epoch_response(body), epoch_change.epoch
     )
 
 
@@ -116,7 +124,7 @@ def _epoch_suffix(response: object, requested_epoch: int) -> str:
 
 
 def _fetch(who: str, request: SentRequest, body: object) -> str:
-    wanted, response = fetched_partition(request.body), read_fetched(body)  # type: ignore[arg-type]
+    wanted, response = metadata_partition_of(request.body), read_fetch_response(body)  # type: ignore[arg-type]
     if wanted is None or response is None:
         return ""
     end = OffsetAndEpoch(wanted.fetch_offset, max(wanted.last_fetched_epoch, 0))

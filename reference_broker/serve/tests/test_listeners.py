@@ -15,7 +15,7 @@ import uvloop
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.quorum.messages import begin_epoch
+from reference_broker.quorum.messages import build_begin_quorum_epoch_request
 from reference_broker.serve.listeners import (
     ACCEPTS_PER_TURN,
     Acceptor,
@@ -192,7 +192,7 @@ def test_quorum_request_on_client_listener_closes_connection(start_broker: "Call
     listeners = broker.ready["listeners"]
     assert list(listeners) == ["PLAINTEXT", "REPLICATION", "CONTROLLER"]
     assert broker.ready["listen"] == listeners["PLAINTEXT"]
-    body = begin_epoch("anything", -1, 1, 2**31 - 1)
+    body = build_begin_quorum_epoch_request("anything", -1, 1, 2**31 - 1)
     forged = b"".join(bytes(each) for each in encode_request(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, "x", body))
     assert [bool(bytes_received(address, forged)) for address in listeners.values()] == [False, False, True]
     assert len(broker.await_log("connection_closed", 2)) == 2

@@ -14,7 +14,7 @@ from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
-from reference_broker.quorum.messages import fetched
+from reference_broker.quorum.messages import build_fetch_response
 from reference_broker.quorum.metadata_log import NeedsSnapshot
 from reference_broker.quorum.snapshots.messages import Piece, SnapshotRequest, request_for, response_of
 from reference_broker.quorum.values import OffsetAndEpoch
@@ -168,7 +168,7 @@ class Node:
         self.act(Request(1, 1, FETCH_SNAPSHOT, 1, "", body, tag), Reply(1, 1, FETCH_SNAPSHOT, 1, response, tag))
 
     def name(self, snapshot: OffsetAndEpoch, leader: int = 0) -> None:
-        body = fetched(ErrorCode.none, leader, 5, 0, 0, NeedsSnapshot(snapshot))
+        body = build_fetch_response(ErrorCode.none, leader, 5, 0, 0, NeedsSnapshot(snapshot))
         self.act(PeerReply(leader, Channel.RAFT, 1, body))
 
     def request(self, snapshot: OffsetAndEpoch, position: int, epoch: int = 5) -> None:

@@ -18,7 +18,13 @@ from chaos.checks.tests.stub_node import StubBroker, StubLog, StubMetadataLog, S
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Request, Send, TimerFired
 from reference_broker.ports.node_ports import Channel
-from reference_broker.quorum.messages import Vote, begin_epoch, fetch, fetched, vote
+from reference_broker.quorum.messages import (
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_fetch_request,
+    build_fetch_response,
+    build_vote_request,
+)
 from reference_broker.quorum.metadata_log import VALID, Diverging, Validity
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
@@ -72,12 +78,12 @@ class Voter:
         return self
 
     def is_fetched(self, replica_id: int, epoch: int = 5) -> None:
-        body = fetch("c", replica_id, epoch, OffsetAndEpoch(9, 5), 0, 0, 100)
+        body = build_fetch_request("c", replica_id, epoch, OffsetAndEpoch(9, 5), 0, 0, 100)
         self.happens(Request(1, 1, FETCH, 17, "", body, Tag(FETCH, 17, "")))
 
     def gets(self, validity: Validity = VALID, records: bytes = b"", cut_to: int = -1) -> None:
         """A response to its fetch from node 0, which leads."""
-        body = fetched(ErrorCode.none, 0, 5, 10, 0, validity, records)
+        body = build_fetch_response(ErrorCode.none, 0, 5, 10, 0, validity, records)
         if cut_to >= 0:
             self.log.log_end_offset = cut_to
         self.happens(PeerReply(0, Channel.RAFT, 1, body), *([Note("truncated", (("offset", cut_to),))] * (cut_to >= 0)))
@@ -129,7 +135,7 @@ def test_voter_without_known_leader_seeks_votes(voter: Voter, sought: bool) -> N
     for _ in range(4):
         voter.passes(LEADERLESS_US - STEP_US)
         if sought:
-            voter.sends(VOTE, vote(Vote("c", 0, 1, 5, OffsetAndEpoch(20, 5), pre_vote=True)))
+            voter.sends(VOTE, build_vote_request(VoteRequest("c", 0, 1, 5, OffsetAndEpoch(20, 5), pre_vote=True)))
     assert ("has not sought votes" in voter.explanations) is not sought
 
 
@@ -143,11 +149,19 @@ def test_voter_without_contact_from_leader_seeks_votes(voter: Voter, contact: st
         if contact == "a response":
             voter.gets()
         elif contact == "a refusal":
-            refused = fetched(ErrorCode.not_leader_or_follower, 0, 5, 10, 0)
+            refused = build_fetch_response(ErrorCode.not_leader_or_follower, 0, 5, 10, 0)
             voter.happens(PeerReply(0, Channel.RAFT, 1, refused))
         elif contact == "an announcement":
             voter.happens(
-                Request(1, 1, BEGIN_QUORUM_EPOCH, 1, "", begin_epoch("c", 1, 0, 5), Tag(BEGIN_QUORUM_EPOCH, 1, ""))
+                Request(
+                    1,
+                    1,
+                    BEGIN_QUORUM_EPOCH,
+                    1,
+                    "",
+                    build_begin_quorum_epoch_request("c", 1, 0, 5),
+                    Tag(BEGIN_QUORUM_EPOCH, 1, ""),
+                )
             )
     assert ("has not sought votes" not in voter.explanations) is right
 

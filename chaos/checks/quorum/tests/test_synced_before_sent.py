@@ -24,7 +24,15 @@ from chaos.checks.tests.stub_node import StubBroker, StubLog, StubMetadataLog, S
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
-from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, fetch, fetched, vote, voted
+from reference_broker.quorum.messages import (
+    RaftResponse,
+    VoteRequest,
+    build_begin_quorum_epoch_request,
+    build_fetch_request,
+    build_fetch_response,
+    build_vote_request,
+    build_vote_response,
+)
 from reference_broker.quorum.metadata_log import VALID, Diverging, NeedsSnapshot, Validity
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
@@ -78,18 +86,20 @@ class Voter:
             check.acted(0, self.node, event, (Reply(1, 1, key, 1, body, Tag(key, 1, "")),))
 
     def grant(self, candidate: int, epoch: int, end: OffsetAndEpoch = END, *, pre_vote: bool = False) -> None:
-        request = vote(Vote("c", 1, candidate, epoch, end, pre_vote))
-        self.reply(VOTE, voted(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
+        request = build_vote_request(VoteRequest("c", 1, candidate, epoch, end, pre_vote))
+        self.reply(VOTE, build_vote_response(RaftResponse(ErrorCode.none, -1, epoch, granted=True)), request)
 
     def refuse(self, end: OffsetAndEpoch, leader_id: int = -1, *, pre_vote: bool = False) -> None:
         """Refuse node 2 its vote of epoch 5."""
-        request = vote(Vote("c", 1, 2, 5, end, pre_vote))
-        self.reply(VOTE, voted(RaftResponse(ErrorCode.none, leader_id, 5, granted=False)), request)
+        request = build_vote_request(VoteRequest("c", 1, 2, 5, end, pre_vote))
+        self.reply(VOTE, build_vote_response(RaftResponse(ErrorCode.none, leader_id, 5, granted=False)), request)
 
     def fetch(self, end: OffsetAndEpoch) -> str:
         """Return what is wrong with a fetch. The last batch that the view has seen is at offset 9, in epoch 3."""
         self.view.nodes[1].batches[9] = BatchIdentity(9, 3, 0, 9, False)
-        effect = Send(0, Channel.RAFT, 1, FETCH, 1, fetch("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, "")
+        effect = Send(
+            0, Channel.RAFT, 1, FETCH, 1, build_fetch_request("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, ""
+        )
         self.fetches.acted(0, self.node, None, (effect,))
         return " ".join(each.explanation for each in self.fetches.violations)
 
@@ -114,8 +124,8 @@ class Voter:
         if appends_first:
             member.seen = member.seen._replace(end_offset=15)
             del member.batches[15]
-        request = fetch("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
-        response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
+        request = build_fetch_request("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
+        response = build_fetch_response(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
         tag, check = Tag(FETCH, 1, ""), MetadataFetchResponses(self.context)
         check.acted(0, self.node, Request(1, 1, FETCH, 1, "", request, tag), (Reply(1, 1, FETCH, 1, response, tag),))
         return " ".join(each.explanation for each in check.violations)
@@ -136,13 +146,13 @@ def test_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, syn
     voter.write(4, 1)
     voter.write(5, 1, synced=synced)
     if what == "announces":
-        voter.send(BEGIN_QUORUM_EPOCH, begin_epoch("c", 0, 1, 5))
+        voter.send(BEGIN_QUORUM_EPOCH, build_begin_quorum_epoch_request("c", 0, 1, 5))
     elif what == "fetches":
-        voter.send(FETCH, fetch("c", 1, 5, END, 0, 0, 100))
+        voter.send(FETCH, build_fetch_request("c", 1, 5, END, 0, 0, 100))
     elif what == "serves":
-        voter.reply(FETCH, fetched(ErrorCode.none, 0, 5, 0, 0))
+        voter.reply(FETCH, build_fetch_response(ErrorCode.none, 0, 5, 0, 0))
     else:
-        voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=True)))
+        voter.send(VOTE, build_vote_request(VoteRequest("c", 0, 1, 5, END, pre_vote=True)))
     assert voter.broken() == ([] if synced else ["monotonic-epoch"])
 
 
@@ -167,7 +177,7 @@ def test_vote_is_durable_before_it_is_sent(voter: Voter, epoch: int, voted_id: i
 @pytest.mark.parametrize("replaced", [True, False])
 def test_directory_votes_once_in_an_epoch(voter: Voter, replaced: bool) -> None:
     voter.write(5, 1)
-    voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=False)))
+    voter.send(VOTE, build_vote_request(VoteRequest("c", 0, 1, 5, END, pre_vote=False)))
     voter.grant(0, 5, pre_vote=True)
     assert voter.broken() == []
     if replaced:

@@ -29,9 +29,9 @@ from reference_broker.wire.tags import Tag
 
 SENDER = client_id_of(1, bytes(16))
 NODE = StubNode().as_node()
-GRANTED = messages.voted(messages.RaftResponse(ErrorCode.none, 1, 4, granted=True))
-REFUSED = messages.voted(messages.RaftResponse(ErrorCode.inconsistent_voter_set, 1, 4))
-WHOLLY_REFUSED = messages.voted(ErrorCode.inconsistent_cluster_id)
+GRANTED = messages.build_vote_response(messages.RaftResponse(ErrorCode.none, 1, 4, granted=True))
+REFUSED = messages.build_vote_response(messages.RaftResponse(ErrorCode.inconsistent_voter_set, 1, 4))
+WHOLLY_REFUSED = messages.build_vote_response(ErrorCode.inconsistent_cluster_id)
 
 
 def beat(broker_epoch: int) -> BrokerHeartbeatRequest:
@@ -107,8 +107,8 @@ def test_internal_topic_in_add_partitions_is_refused_with_right_error(
 def test_true_request_may_be_granted() -> None:
     end = OffsetAndEpoch(10, 4)
     truths = [
-        messages.vote(messages.Vote("the-cluster", 0, 1, 5, end, pre_vote=False)),
-        messages.fetch("the-cluster", 1, 4, end, 0, 0, 0),
+        messages.build_vote_request(messages.VoteRequest("the-cluster", 0, 1, 5, end, pre_vote=False)),
+        messages.build_fetch_request("the-cluster", 1, 4, end, 0, 0, 0),
         beat(5),
     ]
     for body in truths:

@@ -9,48 +9,48 @@ from reference_broker.quorum.metadata_log import VALID, Diverging, NeedsSnapshot
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
-LEADER = "reference_broker.quorum.leader:Leader"
-QUORUM = "reference_broker.quorum.quorum:Quorum"
+LEADER = "reference_broker.quorum.leader:LeaderState"
+QUORUM = "reference_broker.quorum.raft_client:KafkaRaftClient"
 LOG = "reference_broker.quorum.metadata_log:MetadataLog"
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.quorum.unattached:Unattached.would_vote")
+@mutant("reference_broker.quorum.unattached:UnattachedState.can_grant_vote")
 def second_vote_in_one_epoch(
-    original: Function, self: Any, candidate_id: int, up_to_date: bool, pre_vote: bool
+    original: Function, self: Any, candidate_id: int, is_log_up_to_date: bool, pre_vote: bool
 ) -> bool:
     """A voter that has voted in an epoch grants its vote to another candidate of that epoch, too, so that two leaders
     may win (KIP-595)."""
-    return up_to_date
+    return is_log_up_to_date
 
 
-@mutant("reference_broker.quorum.follower:Follower.would_vote")
+@mutant("reference_broker.quorum.follower:FollowerState.can_grant_vote")
 def pre_vote_granted_beside_leader(
-    original: Function, self: Any, candidate_id: int, up_to_date: bool, pre_vote: bool
+    original: Function, self: Any, candidate_id: int, is_log_up_to_date: bool, pre_vote: bool
 ) -> bool:
     """A follower whose leader is alive grants pre-votes, so that a voter that was cut off replaces the leader when
     it comes back (KIP-996)."""
-    return pre_vote and up_to_date
+    return pre_vote and is_log_up_to_date
 
 
 # --- the high watermark -----------------------------------------------------------------------------------------------
 
 
-@mutant(f"{LEADER}._advance")
+@mutant(f"{LEADER}._maybe_update_high_watermark")
 def records_of_earlier_epoch_committed(original: Function, self: Any) -> None:
     """A leader commits records of earlier epochs before a majority has one of its own. A later leader may still cut
     them (KIP-595)."""
     context = self.context
     ends = [context.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
-    held_by_majority = sorted(ends, reverse=True)[context.majority - 1]
-    if context.high_watermark.advance(held_by_majority) and self.live:
+    replicated_by_majority = sorted(ends, reverse=True)[context.majority - 1]
+    if context.high_watermark.advance(replicated_by_majority) and self.live:
         high_watermark = context.high_watermark.offset
         self._complete(lambda parked: parked.partition.high_watermark < high_watermark)
 
 
-@mutant(f"{LEADER}._record_fetch")
+@mutant(f"{LEADER}._update_replica_state")
 def end_of_voter_never_goes_back(original: Function, self: Any, replica: Any, offset: int) -> bool:
     """The leader keeps the largest fetch offset of a voter that has cut its log or lost its disk, and commits records
     that it lacks (KIP-595)."""
@@ -64,31 +64,31 @@ def end_of_voter_never_goes_back(original: Function, self: Any, replica: Any, of
 def diverging_fetch_counts(original: Function, self: Any, partition: Any, request: Any, respond: Any) -> None:
     """The fetch offset of a voter whose log diverges counts towards the high watermark, although the leader's records
     are not in that log (KIP-595)."""
-    validity = self.context.log.validate(partition.fetch_offset, partition.last_fetched_epoch)
-    replica = self._replica(request.replica_id)
+    validity = self.context.log.validate_offset_and_epoch(partition.fetch_offset, partition.last_fetched_epoch)
+    replica = self._replica_state(request.replica_id)
     is_diverging = replica is not None and isinstance(validity, Diverging)
-    if is_diverging and self._record_fetch(replica, partition.fetch_offset):
-        self._advance()
+    if is_diverging and self._update_replica_state(replica, partition.fetch_offset):
+        self._maybe_update_high_watermark()
     original(self, partition, request, respond)
 
 
 # --- what a leader serves ---------------------------------------------------------------------------------------------
 
 
-@mutant(f"{QUORUM}.leader_check")
+@mutant(f"{QUORUM}.validate_leader_only_request")
 def older_leader_epoch_served(original: Function, self: Any, cluster_id: str | None, leader_epoch: int) -> Error | None:
     """A leader serves requests that name an older leader epoch, and does not fence them (KIP-595, S-7)."""
     error: Error | None = original(self, cluster_id, leader_epoch)
     return None if error is ErrorCode.fenced_leader_epoch and self.is_leader else error
 
 
-@mutant(f"{QUORUM}._refuse_parked")
+@mutant(f"{QUORUM}._fail_parked_fetches")
 def parked_metadata_fetches_dropped(original: Function, self: Any, state: Any) -> None:
     """A leader that resigns drops the parked fetches of the metadata log. Their replicas learn of it only after their
     request timeout (KIP-595)."""
 
 
-@mutant(f"{LOG}.validate")
+@mutant(f"{LOG}.validate_offset_and_epoch")
 def other_epoch_at_log_start_valid(original: Function, self: Any, offset: int, epoch: int) -> Validity:
     """A replica whose log ends where the leader's log begins, with a record of another epoch than the snapshot there,
     is not sent to the snapshot (S-10)."""

@@ -238,14 +238,14 @@ class Leadership:
     error: Error | None = None
     contacts: list[int] = field(default_factory=list)
 
-    def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
+    def validate_leader_only_request(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
         if cluster_id is not None and cluster_id != self.cluster_id:
             return ErrorCode.inconsistent_cluster_id
         if leader_epoch != self.epoch:
             return ErrorCode.fenced_leader_epoch if leader_epoch < self.epoch else ErrorCode.unknown_leader_epoch
         return self.error
 
-    def contacted(self, replica_id: int) -> None:
+    def note_contact(self, replica_id: int) -> None:
         self.contacts.append(replica_id)
 
 

@@ -16,7 +16,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import open_metadata_log
-from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.roles import Role
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.messages import read_requests, response_of
@@ -57,7 +57,7 @@ class Node(Process):
         self.log = run_to_end(open_metadata_log(disk, config, self.now(), False, self.snapshots))
         node = NodeContext(node_id, disk, self, Random(world.random.randrange(2**60)))
         self.download = SnapshotDownload(node, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
-        self.quorum = Quorum(node, config, "cluster", self.log, self, self.download)
+        self.quorum = KafkaRaftClient(node, config, "cluster", self.log, self, self.download)
         self.loader = MetadataLoader(node, self.log, self.snapshots)
         metrics = SnapshotMetrics(self, self.snapshots, Metrics())
         self.generator = SnapshotGenerator(node, config, self.snapshots, self.log, metrics)
