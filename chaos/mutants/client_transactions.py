@@ -10,40 +10,44 @@ from kio.static.primitive import i64
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.marker_sender import Delivery
 from reference_broker.transactions.markers import Marker
-from reference_broker.transactions.transaction import DECIDED, TransactionState
+from reference_broker.transactions.transaction_marker_channel_manager import PendingCompleteTxn
+from reference_broker.transactions.transaction_metadata import PREPARED, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 APIS = "reference_broker.apis.transactions"
 PRODUCERS = "reference_broker.log.producer_state:ProducerStateManager"
 OFFSETS = "reference_broker.groups.committed_offsets:CommittedOffsets"
 TIMEOUTS = "reference_broker.transactions.timeouts:Timeouts"
-LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
+LOADED = "reference_broker.transactions.transaction_state_manager:read_transaction"
 
 
 # --- the coordinator ------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._write")
-def markers_before_prepare(original: Function, self: Any, shard: Any, entry: Any, step: Any, done: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._prepare_then_send_markers")
+async def markers_before_prepare(
+    original: Function, self: Any, shard: Any, metadata: Any, transit: Any, respond: Any
+) -> None:
     """Markers are sent as soon as the end is requested, before the decision is durable (X-2, X-3)."""
     marker = Marker(
-        step.producer_id,
-        step.producer_epoch,
+        transit.producer_id,
+        transit.producer_epoch,
         shard.coordinator_epoch,
-        DECIDED[step.state],
-        step.client_version,
+        PREPARED[transit.state],
+        transit.client_version,
     )
-    self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: shard.is_led, lambda: None))
-    original(self, shard, entry, step, done)
+    self._marker_channels.add_markers_to_send(
+        PendingCompleteTxn(marker, dict(transit.partitions), lambda: shard.is_led, lambda: None)
+    )
+    await original(self, shard, metadata, transit, respond)
 
 
 @mutant(LOADED)
 def transactions_dropped_at_load(original: Function, transactional_id: str, data: bytes) -> Any:
     """After a takeover the coordinator drops transactions that are open or decided (X-2, X-3)."""
     found = original(transactional_id, data)
-    if found.state in DECIDED or found.state is TransactionState.ONGOING:
+    if found.state in PREPARED or found.state is TransactionState.ONGOING:
         return found._replace(state=TransactionState.EMPTY, partitions={})
     return found
 
@@ -58,13 +62,13 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
     return found
 
 
-@mutant("reference_broker.transactions.transaction:with_next_epoch")
+@mutant("reference_broker.transactions.transaction_metadata:prepare_increment_producer_epoch")
 def epoch_not_raised(
-    original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_requested_by_owner: bool
+    original: Function, current: Any, timeout_ms: int, now_ms: int, *, by_current_producer: bool
 ) -> Any:
     """InitProducerId returns the epoch of the previous producer, so that one is not fenced (X-1)."""
-    step = original(current, timeout_ms, now_ms, is_requested_by_owner=is_requested_by_owner)
-    return step._replace(producer_epoch=max(current.producer_epoch, 0))
+    transit = original(current, timeout_ms, now_ms, by_current_producer=by_current_producer)
+    return transit._replace(producer_epoch=max(current.producer_epoch, 0))
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.init_producer_id")
@@ -78,34 +82,34 @@ def any_timeout_granted(original: Function, self: Any, request: Any, respond: An
 
 
 @mutant(f"{TIMEOUTS}._time_out")
-def timed_out_stays_open(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
+def timed_out_stays_open(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
-@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion.fence")
-def timed_out_not_fenced(original: Function, self: Any, shard: Any, entry: Any, done: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion.fence_and_abort")
+def timed_out_not_fenced(original: Function, self: Any, shard: Any, metadata: Any, respond: Any) -> None:
     """A transaction that timed out is aborted, and its producer keeps its epoch (X-7)."""
-    self.decide(shard, entry, 0, done, commits=False)
+    self.end_transaction(shard, metadata, 0, respond, commits=False)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def idle_ids_never_forgotten(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
+def idle_ids_never_forgotten(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
     """Transactional IDs never expire (X-10)."""
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def ids_forgotten_too_early(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
+def ids_forgotten_too_early(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
     """A transactional ID expires after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
-    original(self, shard, entry, now_ms + early_ms)
+    original(self, shard, metadata, now_ms + early_ms)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def open_transactions_expire(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
+def open_transactions_expire(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
     """An ID with an open transaction expires like an idle one, so the transaction is never ended (X-10)."""
-    if entry.current.state is TransactionState.ONGOING:
-        entry.current = entry.current._replace(state=TransactionState.EMPTY, partitions={})
-    original(self, shard, entry, now_ms)
+    if metadata.current.state is TransactionState.ONGOING:
+        metadata.current = metadata.current._replace(state=TransactionState.EMPTY, partitions={})
+    original(self, shard, metadata, now_ms)
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -178,9 +182,9 @@ def open_transactions_not_listed(original: Function, error: Error, unknown: Any,
 
 
 @mutant(f"{APIS}.k65_describe_transactions:_described")
-def partitions_not_described(original: Function, transactional_id: Any, entry: Any) -> Any:
+def partitions_not_described(original: Function, transactional_id: Any, metadata: Any) -> Any:
     """DescribeTransactions returns no partitions (X-12)."""
-    return replace(original(transactional_id, entry), topics=())
+    return replace(original(transactional_id, metadata), topics=())
 
 
 @mutant("reference_broker.transactions.markers:MarkerWriter._append")
@@ -221,12 +225,14 @@ def transactional_generation_not_checked(
     return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
 
 
-@mutant("reference_broker.transactions.marker_sender:MarkerSender._handle_errors")
-def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
+@mutant(
+    "reference_broker.transactions.transaction_marker_channel_manager:TransactionMarkerChannelManager._handle_errors"
+)
+def moved_partition_gets_no_marker(original: Function, self: Any, pending_txn: Any, errors: dict[Any, Error]) -> None:
     """A partition whose leader has moved when the marker comes does not get it again, and its transaction never ends
     (X-3)."""
     moved = ErrorCode.not_leader_or_follower
-    original(self, delivery, {key: error for key, error in errors.items() if error is not moved})
+    original(self, pending_txn, {key: error for key, error in errors.items() if error is not moved})
 
 
 @mutant("reference_broker.log.transaction_verification:VerificationStates.check")

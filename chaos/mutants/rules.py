@@ -25,7 +25,7 @@ MEMBERSHIP = "reference_broker.groups.membership"
 TOPIC = 2
 REPLICAS = "reference_broker.replication.leader.replicas"
 HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeats"
-SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
+SENDER = "reference_broker.transactions.transaction_marker_channel_manager:TransactionMarkerChannelManager"
 
 
 # --- fetch sessions ------------------------------------------------------------------------------------------------
@@ -530,20 +530,20 @@ def log_start_never_synced(original: Function, self: Any, offset: int) -> str:
 # --- transactions --------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.marker_sender:_writable_marker")
+@mutant("reference_broker.transactions.transaction_marker_channel_manager:_writable_marker")
 def markers_of_other_leaders_abort(original: Function, marker: Any, partitions: Any) -> Any:
     """The markers that a coordinator sends to other leaders are those of an abort, whatever was decided (X-3)."""
     return original(replace(marker, is_commit=False), partitions)
 
 
-@mutant(f"{SENDER}._distribute_all")
+@mutant(f"{SENDER}._add_all_to_broker_queues")
 def markers_of_first_slice_only(
-    original: Function, self: Any, deliveries: Iterable[tuple[Any, Sequence[Any]]]
+    original: Function, self: Any, pending: Iterable[tuple[Any, Sequence[Any]]]
 ) -> Generator[None, None, None]:
     """Where the partitions of a transaction do not fit one slice, only those of the first one get their markers. The
     transaction stays open in the others (X-3)."""
     size = slicing.MARKER_PARTITIONS_PER_SLICE
-    yield from original(self, [(delivery, partitions[:size]) for delivery, partitions in deliveries])
+    yield from original(self, [(pending_txn, partitions[:size]) for pending_txn, partitions in pending])
 
 
 # --- offsets of transactions ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from chaos.mutants.changing import REQUESTS, RESPONSES, Change, changed, fixed, 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.groups import rebalances
 from reference_broker.groups.group import GroupState
-from reference_broker.transactions.transaction import EndAction
+from reference_broker.transactions.transaction_metadata import EndAction
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
@@ -317,12 +317,12 @@ def stability_ignored(original: Function, api_key: int, version: int, frame: Any
 # The coordinator, and the leaders that query it
 
 
-@mutant("reference_broker.transactions.transaction:check_end")
+@mutant("reference_broker.transactions.transaction_metadata:check_end_transaction")
 def retried_ends_refused(
-    original: Function, current: Any, owner: Any, *, commits: bool, client_version: int, is_changing: bool
+    original: Function, metadata: Any, producer: Any, *, commits: bool, client_version: int
 ) -> Any:
     """A retried EndTxn is rejected with an error."""
-    verdict = original(current, owner, commits=commits, client_version=client_version, is_changing=is_changing)
+    verdict = original(metadata, producer, commits=commits, client_version=client_version)
     return ErrorCode.invalid_txn_state if verdict is EndAction.NOTHING else verdict
 
 

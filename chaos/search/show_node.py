@@ -56,10 +56,11 @@ def _state(node: Node) -> Iterator[str]:
                 f"members {', '.join(group.members) or 'none'}"
             )
     for states in broker.transactions.active():
-        for name, entry in states.entries.items():
-            now = entry.current
+        for name, metadata in states.entries.items():
+            now = metadata.current
             partitions = ", ".join(f"{topic}-{index}" for topic, index in now.partitions) or "none"
-            missing = f", markers missing in {len(entry.missing)}" if entry.missing else ""
+            without_marker = len(metadata.partitions_without_marker)
+            missing = f", markers missing in {without_marker}" if without_marker else ""
             yield (
                 f"transactional ID {name}: {now.state.name}, producer {now.producer_id}, epoch {now.producer_epoch}, "
                 f"partitions {partitions}{missing}"

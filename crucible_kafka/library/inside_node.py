@@ -152,8 +152,8 @@ class InsideNode:
             yield partition.topic or self._topic_name(partition.topic_id) or "", partition.index
 
     def _transaction_state(self, transactional_id: str) -> str | None:
-        entry = self._node.broker.transactions.entry(transactional_id)
-        return None if isinstance(entry, int) else entry.current.state.value
+        metadata = self._node.broker.transactions.find_metadata(transactional_id)
+        return None if isinstance(metadata, int) else metadata.current.state.value
 
     # Commands, in any other thread
 
@@ -447,14 +447,14 @@ class InsideNode:
 
     def do_expire_transactional_id(self, transactional_id: str) -> Result:
         """Let an idle transactional ID expire. Its producer gets INVALID_PRODUCER_ID_MAPPING from then on."""
-        from reference_broker.transactions.transaction import EXPIRING, dead
+        from reference_broker.transactions.transaction_metadata import EXPIRATION_ALLOWED, prepare_dead
 
         transactions = self._node.broker.transactions
-        shard, entry = transactions.find(transactional_id), transactions.entry(transactional_id)
-        if isinstance(shard, int) or isinstance(entry, int):
+        shard, metadata = transactions.find(transactional_id), transactions.find_metadata(transactional_id)
+        if isinstance(shard, int) or isinstance(metadata, int):
             raise CommandFailed(f"Node {self.node_id} does not know the transactional ID {transactional_id}.")
-        if entry.is_changing or entry.current.state not in EXPIRING:
-            state = entry.current.state.value
+        if metadata.pending_transition_in_progress or metadata.current.state not in EXPIRATION_ALLOWED:
+            state = metadata.current.state.value
             raise CommandFailed(f"{transactional_id} is {state}, so it cannot expire: end its transaction first.")
         done: Future[Plain] = Future()
 
@@ -464,7 +464,11 @@ class InsideNode:
             else:
                 done.set_result(None)
 
-        self._in_event(lambda: shard.write(entry, dead(entry.current, self._node.broker.now.wall_ms), written))
+        def expire() -> None:
+            tombstone = prepare_dead(metadata.current, self._node.broker.now.wall_ms)
+            shard.append_transaction_to_log(metadata, tombstone).error.add_done_callback(written)
+
+        self._in_event(expire)
         return done
 
     def do_coordinates(self, group: str | None, transactional_id: str | None) -> Plain:

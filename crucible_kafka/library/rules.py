@@ -17,7 +17,7 @@ from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.response_changes import ResponseChange
 from crucible_kafka.library.rule_spec import SENDERS, SESSIONS, Act, FunctionAct, RuleSpec, Session
 from reference_broker.apis.registry import SERVED
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 

@@ -23,7 +23,6 @@ from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsWrite
 from reference_broker.groups.served_group import GroupContext, ServedGroup
-from reference_broker.ports.coroutines import run_coroutine
 from reference_broker.ports.node_ports import Ports, RandomSource
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE, SERVED_MEMBERS_PER_SLICE, Sliced, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
@@ -137,7 +136,7 @@ class Membership:
         if group is None or error:
             respond(error)
             return
-        run_coroutine(_respond_when_removed(self._delete(shard, group), respond))
+        self._delete(shard, group).error.add_done_callback(respond)
 
     def delete_unused(self, shard: OffsetsPartition, group: Group) -> bool:
         """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
@@ -239,10 +238,6 @@ def _join_refusal(request: JoinRequest, config: BrokerConfig) -> Error:
         and all(fits(each.name) for each in request.protocols)
     )
     return ErrorCode.none if is_storable else ErrorCode.invalid_request
-
-
-async def _respond_when_removed(removal: OffsetsWrite, respond: Callable[[Error], None]) -> None:
-    respond(await removal.error)
 
 
 def _batch_of(groups: Iterator[Group]) -> list[Group]:

@@ -91,13 +91,15 @@ class Future(Generic[T]):
             self._resume(result)
 
     def __await__(self) -> Generator[Wait[T], T, T]:
-        return (yield Wait(self._begin))
+        return (yield Wait(self.add_done_callback))
 
-    def _begin(self, resume: Callable[[T], None]) -> None:
+    def add_done_callback(self, callback: Callable[[T], None]) -> None:
+        """Call ``callback`` with the result, now or when it is there. For code that does nothing else after it, instead
+        of an ``await``."""
         if self._result is None:
-            self._resume = resume
+            self._resume = callback
         else:
-            resume(self._result[0])
+            callback(self._result[0])
 
 
 def completed(result: T) -> Future[T]:

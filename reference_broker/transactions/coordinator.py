@@ -1,13 +1,12 @@
 """The transaction coordinator of one node: the transactional IDs in the partitions of ``__transaction_state`` it leads.
 
-``coordination.coordinator_shards`` loads and drops these partitions, and ``transaction`` judges each request.
-``TransactionCompletion`` sends the markers of decided transactions and completes them, also on a node that takes over
+``coordination.coordinator_shards`` loads and drops these partitions, and ``transaction_metadata`` checks each request.
+``TransactionCompletion`` sends the markers of prepared transactions and completes them, also on a node that takes over
 (X-3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -20,34 +19,35 @@ from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.coroutines import run_coroutine
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
-from reference_broker.transactions.marker_sender import MarkerSender
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWriter
 from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIdManager
 from reference_broker.transactions.timeouts import Timeouts
-from reference_broker.transactions.transaction import (
+from reference_broker.transactions.transaction_completion import TransactionCompletion
+from reference_broker.transactions.transaction_marker_channel_manager import TransactionMarkerChannelManager
+from reference_broker.transactions.transaction_metadata import (
     AddAction,
     EndAction,
     InitAction,
     ProducerIdAndEpoch,
-    Transaction,
-    check_adding,
-    check_end,
-    check_init,
-    check_owner,
-    completed,
-    with_next_epoch,
-    with_partitions,
-    with_producer_id,
-    with_same_epoch,
+    TransactionMetadata,
+    TxnTransitMetadata,
+    check_add_partitions,
+    check_end_transaction,
+    check_init_producer_id,
+    check_producer,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_increment_producer_epoch,
+    prepare_producer_id_rotation,
+    prepare_same_producer_epoch,
 )
-from reference_broker.transactions.transaction_completion import TransactionCompletion
-from reference_broker.transactions.transactions_partition import (
-    TransactionEntry,
-    TransactionsPartition,
+from reference_broker.transactions.transaction_state_manager import (
     TransactionsPlayback,
+    TransactionStateManager,
     partition_count,
 )
 from reference_broker.wire.errors import Error, ErrorCode
@@ -84,7 +84,7 @@ class AddRequest:
     """AddPartitionsToTxn, AddOffsetsToTxn."""
 
     transactional_id: str
-    owner: ProducerIdAndEpoch
+    producer: ProducerIdAndEpoch
     partitions: tuple[TopicPartition, ...]
     client_version: int = 0
     """The ``transaction.version`` that the request's version implies."""
@@ -95,23 +95,24 @@ class EndRequest:
     """EndTxn."""
 
     transactional_id: str
-    owner: ProducerIdAndEpoch
+    producer: ProducerIdAndEpoch
     commits: bool
     client_version: int = 0
 
 
-NO_OWNER = ProducerIdAndEpoch(-1, -1)
+NO_ID_AND_EPOCH = ProducerIdAndEpoch(-1, -1)
+"""The producer in a response with an error."""
 
-OwnerCallback: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
-"""Called once with an error, and with NONE also the producer ID and epoch that the client has from now on (NO_OWNER if
-the response has none)."""
+ProducerCallback: TypeAlias = Callable[[Error, ProducerIdAndEpoch], None]
+"""Called once with an error, and with NONE also the producer ID and epoch that the client has from now on
+(NO_ID_AND_EPOCH if the response has none)."""
 
 
 _LOADING = ErrorCode.coordinator_load_in_progress
 
 
 class TransactionCoordinator:
-    """The coordinator of a node. ``image`` returns the metadata as this node knows it."""
+    """The coordinator of a node. ``image`` returns the cluster's metadata as this node knows it."""
 
     def __init__(
         self,
@@ -130,13 +131,15 @@ class TransactionCoordinator:
         self._image = image
         self.producer_ids = producer_ids
         self.metrics = TransactionMetrics(metrics)
-        self._shards: CoordinatorShards[TransactionsPartition] = CoordinatorShards(
+        self._shards: CoordinatorShards[TransactionStateManager] = CoordinatorShards(
             ports, TRANSACTION_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "transactions"
         )
         self.leads = self._shards.leads
         self.stops_leading = self._shards.stops_leading
         self._deferred = DeferredCallbacks(ports)
-        sender = MarkerSender(ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers)
+        sender = TransactionMarkerChannelManager(
+            ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers
+        )
         self._completion = TransactionCompletion(ports, image, producer_ids, sender, self.metrics.waiting_completions)
         self._timeouts = Timeouts(ports, config, self._shards.active, self._completion)
         self.is_creating = False
@@ -149,7 +152,7 @@ class TransactionCoordinator:
 
     # --- what is coordinated here -------------------------------------------------------------------------------------
 
-    def find(self, transactional_id: str) -> TransactionsPartition | Error:
+    def find(self, transactional_id: str) -> TransactionStateManager | Error:
         """Return the partition that stores the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE where too few replicas are in sync for what was loaded to be replicated, or
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
@@ -157,18 +160,18 @@ class TransactionCoordinator:
             return ErrorCode.invalid_request
         shard = self._shards.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         # Decision transaction-coordinator-settled
-        if isinstance(shard, TransactionsPartition) and not shard.is_settled:
+        if isinstance(shard, TransactionStateManager) and not shard.is_settled:
             return client_error(ErrorCode.not_enough_replicas) if shard.lacks_replicas else _LOADING
         return shard
 
-    def entry(self, transactional_id: str) -> TransactionEntry | Error:
-        """Return the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
+    def find_metadata(self, transactional_id: str) -> TransactionMetadata | Error:
+        """Return the state of the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
         shard = self.find(transactional_id)
         if isinstance(shard, Error):
             return shard
         return shard.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
 
-    def active(self) -> Sequence[TransactionsPartition]:
+    def active(self) -> Sequence[TransactionStateManager]:
         """Return every loaded partition, by index."""
         return self._shards.active()
 
@@ -182,114 +185,135 @@ class TransactionCoordinator:
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
 
-    def init_producer_id(self, request: InitRequest, respond: OwnerCallback) -> None:
+    def init_producer_id(self, request: InitRequest, respond: ProducerCallback) -> None:
         """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
-        ``find`` and of ``check_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
-        first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
+        ``find`` and of ``check_init_producer_id``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an
+        abort came first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
         shard = self.find(request.transactional_id)
         is_timeout_valid = 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms
         if request.transactional_id and not is_timeout_valid:
-            respond(ErrorCode.invalid_transaction_timeout, NO_OWNER)
+            respond(ErrorCode.invalid_transaction_timeout, NO_ID_AND_EPOCH)
         elif isinstance(shard, Error):
-            respond(shard, NO_OWNER)
+            respond(shard, NO_ID_AND_EPOCH)
         elif request.transactional_id in shard.entries:
-            self._init(shard, shard.entries[request.transactional_id], request, respond)
+            self._init_producer_id(shard, shard.entries[request.transactional_id], request, respond)
         else:
-            self._init_new(shard, request, respond)
+            self._generate_producer_id(shard, request, respond)
 
-    def _init_new(self, shard: TransactionsPartition, request: InitRequest, respond: OwnerCallback) -> None:
-        """The producer ID may come in a later event. Another producer may own the transactional ID by then."""
+    def _generate_producer_id(
+        self, shard: TransactionStateManager, request: InitRequest, respond: ProducerCallback
+    ) -> None:
+        """Add a new transactional ID with a new producer ID. That may come in a later event, when another producer may
+        have the transactional ID."""
 
         def generated(producer_id: int | Error) -> None:
             if isinstance(producer_id, Error):
-                respond(producer_id, NO_OWNER)
+                respond(producer_id, NO_ID_AND_EPOCH)
                 return
             if not shard.is_led:  # Decision producer-id-after-lost-partition
-                respond(ErrorCode.not_coordinator, NO_OWNER)
+                respond(ErrorCode.not_coordinator, NO_ID_AND_EPOCH)
                 return
-            entry = shard.entries.get(request.transactional_id)
-            if entry is None:
+            metadata = shard.entries.get(request.transactional_id)
+            if metadata is None:
                 now_ms = self._ports.now().wall_ms
-                entry = shard.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
-            self._init(shard, entry, request, respond)
+                metadata = shard.add(
+                    TxnTransitMetadata(request.transactional_id, producer_id, request.timeout_ms, now_ms)
+                )
+            self._init_producer_id(shard, metadata, request, respond)
 
         self.producer_ids.generate(generated)
 
-    def _init(
-        self, shard: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback
+    def _init_producer_id(
+        self,
+        shard: TransactionStateManager,
+        metadata: TransactionMetadata,
+        request: InitRequest,
+        respond: ProducerCallback,
     ) -> None:
-        current, now_ms, timeout_ms = entry.current, self._ports.now().wall_ms, request.timeout_ms
-        action_or_error = check_init(current, request.expected, is_changing=entry.is_changing)
-        is_owner = request.expected is not None
+        action_or_error = check_init_producer_id(metadata, request.expected)
         if isinstance(action_or_error, Error):
-            respond(action_or_error, NO_OWNER)
+            respond(action_or_error, NO_ID_AND_EPOCH)
         elif action_or_error is InitAction.AFTER_ABORT:  # Decision producer-init-ends-transaction
             # The client retries when the markers are written.
-            self._completion.fence(
-                shard, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
+            self._completion.fence_and_abort(
+                shard, metadata, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH)
             )
-        elif action_or_error is InitAction.NEW_PRODUCER_ID:
-            producer_id = self.producer_ids.take()
-            if producer_id is None:
-                respond(NO_BLOCK, NO_OWNER)
-                return
-            step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(shard, entry, step, respond)
-        elif action_or_error is InitAction.SAME_EPOCH:
-            self._write_owner(shard, entry, with_same_epoch(current, timeout_ms, now_ms), respond)
         else:
-            step = with_next_epoch(current, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(shard, entry, step, respond)
+            transit = self._prepare_init_producer_id(metadata.current, request, action_or_error)
+            if transit is None:
+                respond(NO_BLOCK, NO_ID_AND_EPOCH)
+            else:
+                run_coroutine(self._append_producer(shard, metadata, transit, respond))
 
-    def _write_owner(
-        self, shard: TransactionsPartition, entry: TransactionEntry, step: Transaction, respond: OwnerCallback
+    def _prepare_init_producer_id(
+        self, current: TxnTransitMetadata, request: InitRequest, action: InitAction
+    ) -> TxnTransitMetadata | None:
+        """Return the next state of the ID, or None if it needs a producer ID and there is none."""
+        now_ms, timeout_ms = self._ports.now().wall_ms, request.timeout_ms
+        is_current = request.expected is not None
+        if action is InitAction.SAME_EPOCH:
+            return prepare_same_producer_epoch(current, timeout_ms, now_ms)
+        if action is InitAction.NEXT_EPOCH:
+            return prepare_increment_producer_epoch(current, timeout_ms, now_ms, by_current_producer=is_current)
+        producer_id = self.producer_ids.take()
+        if producer_id is None:
+            return None
+        return prepare_producer_id_rotation(current, producer_id, timeout_ms, now_ms, by_current_producer=is_current)
+
+    async def _append_producer(
+        self,
+        shard: TransactionStateManager,
+        metadata: TransactionMetadata,
+        transit: TxnTransitMetadata,
+        respond: ProducerCallback,
     ) -> None:
-        owner = _owner(step)
-        shard.write(entry, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
-
-    def _note(self, step: Transaction) -> None:
-        self._ports.note(
-            "transactional_id_taken",
-            ("transactional_id", step.transactional_id),
-            ("producer_id", step.producer_id),
-            ("producer_epoch", step.producer_epoch),
-        )
+        append = shard.append_transaction_to_log(metadata, transit)
+        error = await append.error
+        respond(error, NO_ID_AND_EPOCH if error else _producer(transit))
+        if await append.is_complete:
+            self._ports.note(
+                "transactional_id_taken",
+                ("transactional_id", transit.transactional_id),
+                ("producer_id", transit.producer_id),
+                ("producer_epoch", transit.producer_epoch),
+            )
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn --------------------------------------------------------------------------
 
     def add_partitions(self, request: AddRequest, respond: ReplicatedCallback) -> None:
         """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
-        and of ``check_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
+        and of ``check_add_partitions``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
         shard = self.find(request.transactional_id)
         if isinstance(shard, Error):
             respond(shard)
             return
-        entry = shard.entries.get(request.transactional_id)
-        if entry is None:
+        metadata = shard.entries.get(request.transactional_id)
+        if metadata is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
-        current, partitions = entry.current, request.partitions
-        action_or_error = check_adding(current, request.owner, partitions, is_changing=entry.is_changing)
+        action_or_error = check_add_partitions(metadata, request.producer, request.partitions)
         if isinstance(action_or_error, Error):
             respond(action_or_error)
         elif action_or_error is AddAction.NOTHING:  # Decision transaction-partitions-added
             respond(ErrorCode.none)
         else:
-            now_ms = self._ports.now().wall_ms
-            shard.write(entry, with_partitions(current, partitions, request.client_version, now_ms), respond)
+            transit = prepare_add_partitions(
+                metadata.current, request.partitions, request.client_version, self._ports.now().wall_ms
+            )
+            shard.append_transaction_to_log(metadata, transit).error.add_done_callback(respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
-        Errors for all are those of ``find`` and of ``check_owner``, and INVALID_PRODUCER_ID_MAPPING for an unknown ID.
-        """
-        entry = self.entry(request.transactional_id)
-        if isinstance(entry, Error):
-            is_unknown = entry is ErrorCode.transactional_id_not_found
-            return ErrorCode.invalid_producer_id_mapping if is_unknown else entry
-        refusal = check_owner(entry.current, request.owner)
+        Errors for all are those of ``find`` and of ``check_producer``, and INVALID_PRODUCER_ID_MAPPING for an unknown
+        ID."""
+        metadata = self.find_metadata(request.transactional_id)
+        if isinstance(metadata, Error):
+            is_unknown = metadata is ErrorCode.transactional_id_not_found
+            return ErrorCode.invalid_producer_id_mapping if is_unknown else metadata
+        refusal = check_producer(metadata.current, request.producer)
         if refusal:
             return refusal
-        partitions = entry.current.partitions
+        partitions = metadata.current.partitions
         # Decision transaction-partition-verified
         return {
             partition: ErrorCode.none if partition in partitions else ErrorCode.transaction_abortable
@@ -298,55 +322,55 @@ class TransactionCoordinator:
 
     # --- EndTxn -------------------------------------------------------------------------------------------------------
 
-    def end_transaction(self, request: EndRequest, respond: OwnerCallback) -> None:
-        """Commit or abort. Responds once that is replicated: then it is decided, whichever nodes fail (X-3). The
-        response to a client of version 2 has the producer ID and epoch for its next transaction. Errors: those of
-        ``find`` and of ``check_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
-        those of the log."""
+    def end_transaction(self, request: EndRequest, respond: ProducerCallback) -> None:
+        """Commit or abort. Responds once the prepared state is replicated, which makes the outcome final, whichever
+        nodes fail (X-3). The response to a client of version 2 has the producer ID and epoch for its next transaction.
+        Errors: those of ``find`` and of ``check_end_transaction``, INVALID_PRODUCER_ID_MAPPING for an unknown ID,
+        COORDINATOR_LOAD_IN_PROGRESS, and those of the log."""
         shard = self.find(request.transactional_id)
         if isinstance(shard, Error):
-            respond(shard, NO_OWNER)
+            respond(shard, NO_ID_AND_EPOCH)
             return
-        entry = shard.entries.get(request.transactional_id)
-        if entry is None:
-            respond(ErrorCode.invalid_producer_id_mapping, NO_OWNER)
+        metadata = shard.entries.get(request.transactional_id)
+        if metadata is None:
+            respond(ErrorCode.invalid_producer_id_mapping, NO_ID_AND_EPOCH)
             return
         version = request.client_version
-        action_or_error = check_end(
-            entry.current, request.owner, commits=request.commits, client_version=version, is_changing=entry.is_changing
+        action_or_error = check_end_transaction(
+            metadata, request.producer, commits=request.commits, client_version=version
         )
-        returns_owner = version >= EPOCH_RAISED_FROM
+        returns_producer = version >= EPOCH_RAISED_FROM
         if isinstance(action_or_error, Error):
-            respond(action_or_error, NO_OWNER)
+            respond(action_or_error, NO_ID_AND_EPOCH)
         elif action_or_error is EndAction.NOTHING:  # Decision transaction-end-done-before
-            respond(ErrorCode.none, _owner(entry.current) if returns_owner else NO_OWNER)
+            respond(ErrorCode.none, _producer(metadata.current) if returns_producer else NO_ID_AND_EPOCH)
         else:
 
-            def respond_when_decided(error: Error) -> None:
-                has_owner = returns_owner and not error
-                respond(error, _owner(completed(entry.current, 0)) if has_owner else NO_OWNER)
+            def respond_when_prepared(error: Error) -> None:
+                has_producer = returns_producer and not error
+                respond(error, _producer(prepare_complete(metadata.current, 0)) if has_producer else NO_ID_AND_EPOCH)
 
-            self._completion.decide(shard, entry, version, respond_when_decided, commits=request.commits)
+            self._completion.end_transaction(shard, metadata, version, respond_when_prepared, commits=request.commits)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def new_shard(self, partition: Partition) -> TransactionsPartition:
+    def new_shard(self, partition: Partition) -> TransactionStateManager:
         log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
         expiration_ms = self._config.transactional_id_expiration_ms
-        return TransactionsPartition(self._ports, log, self._deferred, self._feature_level, expiration_ms)
+        return TransactionStateManager(self._ports, log, self._deferred, self._feature_level, expiration_ms)
 
     def _feature_level(self) -> int:
         return transaction_version(self._image())
 
-    def new_playback(self, shard: TransactionsPartition) -> TransactionsPlayback:
+    def new_playback(self, shard: TransactionStateManager) -> TransactionsPlayback:
         return TransactionsPlayback(shard)
 
-    def loaded(self, shard: TransactionsPartition) -> None:
+    def loaded(self, shard: TransactionStateManager) -> None:
         shard.when_settled(lambda: self._completion.resume(shard))
 
-    def unloaded(self, shard: TransactionsPartition) -> None:
+    def unloaded(self, shard: TransactionStateManager) -> None:
         """The log has failed all pending requests with NOT_COORDINATOR."""
 
 
-def _owner(transaction: Transaction) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+def _producer(state: TxnTransitMetadata) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(state.producer_id, state.producer_epoch)

@@ -8,12 +8,18 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import DUE_TRANSACTIONS_PER_SLICE, Sliced, SliceQueue
-from reference_broker.transactions.transaction import EXPIRING, Transaction, TransactionState, dead
 from reference_broker.transactions.transaction_completion import TransactionCompletion
-from reference_broker.transactions.transactions_partition import TransactionEntry, TransactionsPartition
+from reference_broker.transactions.transaction_metadata import (
+    EXPIRATION_ALLOWED,
+    TransactionMetadata,
+    TransactionState,
+    TxnTransitMetadata,
+    prepare_dead,
+)
+from reference_broker.transactions.transaction_state_manager import TransactionStateManager
 from reference_broker.wire.errors import Error
 
-_Handler = Callable[[TransactionsPartition, TransactionEntry, int], None]
+_Handler = Callable[[TransactionStateManager, TransactionMetadata, int], None]
 
 
 @dataclass(slots=True)
@@ -23,7 +29,7 @@ class Timeouts:
 
     _ports: Ports
     _config: BrokerConfig
-    _active: Callable[[], Sequence[TransactionsPartition]]
+    _active: Callable[[], Sequence[TransactionStateManager]]
     _completion: TransactionCompletion
     _work: SliceQueue = field(init=False)
 
@@ -53,56 +59,59 @@ class Timeouts:
             self._check(shard, shard.expiries, self._expire)
         self._schedule_expiry_check()
 
-    def _check(self, shard: TransactionsPartition, due: DueTimes, handle: _Handler) -> None:
+    def _check(self, shard: TransactionStateManager, due: DueTimes, handle: _Handler) -> None:
         now_ms = self._ports.now().wall_ms
         if shard.is_settled and due.is_due(now_ms):
             self._work.add(self._handle_due(shard, due, handle, now_ms))
 
-    def _handle_due(self, shard: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Sliced[None]:
+    def _handle_due(self, shard: TransactionStateManager, due: DueTimes, handle: _Handler, now_ms: int) -> Sliced[None]:
         """Handle the due IDs. One that cannot be handled now is scheduled after ``now_ms``, for the next
         check."""
         count = 0
         while shard.is_led and (transactional_id := due.pop(now_ms)) is not None:
-            entry = shard.entries.get(transactional_id)
-            if entry is not None:
-                handle(shard, entry, now_ms)
+            metadata = shard.entries.get(transactional_id)
+            if metadata is not None:
+                handle(shard, metadata, now_ms)
             count += 1
             if count % DUE_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     # --- open for too long --------------------------------------------------------------------------------------------
 
-    def _time_out(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
-        current = entry.current
+    def _time_out(self, shard: TransactionStateManager, metadata: TransactionMetadata, now_ms: int) -> None:
+        current = metadata.current
         if current.state is not TransactionState.ONGOING:  # Decision transaction-ended-before-timeout
             return
         due_ms = current.started_ms + current.timeout_ms + 1
-        if due_ms > now_ms or entry.is_changing:  # Decision transaction-timed-out
+        if due_ms > now_ms or metadata.pending_transition_in_progress:  # Decision transaction-timed-out
             shard.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transaction_timed_out", current)
-        self._completion.fence(shard, entry, partial(self._fenced, shard, current.transactional_id, now_ms))
+        respond = partial(self._aborted, shard, current.transactional_id, now_ms)
+        self._completion.fence_and_abort(shard, metadata, respond)
 
-    def _fenced(self, shard: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+    def _aborted(self, shard: TransactionStateManager, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:  # Decision transaction-timeout-abort
             shard.timeouts.schedule(transactional_id, now_ms + 1)
 
     # --- idle for too long --------------------------------------------------------------------------------------------
 
-    def _expire(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
-        current = entry.current
+    def _expire(self, shard: TransactionStateManager, metadata: TransactionMetadata, now_ms: int) -> None:
+        current = metadata.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
-        if due_ms > now_ms or entry.is_changing or current.state not in EXPIRING:  # Decision transactional-id-expired
+        may_expire = current.state in EXPIRATION_ALLOWED and not metadata.pending_transition_in_progress
+        if due_ms > now_ms or not may_expire:  # Decision transactional-id-expired
             shard.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transactional_id_expired", current)
-        shard.write(entry, dead(current, now_ms), partial(self._expired, shard, current.transactional_id, now_ms))
+        tombstone = shard.append_transaction_to_log(metadata, prepare_dead(current, now_ms))
+        tombstone.error.add_done_callback(partial(self._expired, shard, current.transactional_id, now_ms))
 
-    def _expired(self, shard: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+    def _expired(self, shard: TransactionStateManager, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:
             shard.expiries.schedule(transactional_id, now_ms + 1)
 
-    def _note(self, what: str, current: Transaction) -> None:
+    def _note(self, what: str, current: TxnTransitMetadata) -> None:
         self._ports.note(
             what,
             ("transactional_id", current.transactional_id),

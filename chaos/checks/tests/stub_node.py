@@ -20,7 +20,7 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.remote_log.metadata.events import RemoteSegment
 from reference_broker.replication.leader.replicas import Followers, FollowerState
 from reference_broker.replication.partitions import Partition, Partitions
-from reference_broker.transactions.transactions_partition import TransactionEntry
+from reference_broker.transactions.transaction_metadata import TransactionMetadata
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -132,7 +132,7 @@ class StubTransactionsPartition:
     """The transactional IDs of one partition of ``__transaction_state`` at their coordinator."""
 
     led: Partition
-    entries: dict[str, TransactionEntry] = field(default_factory=dict)
+    entries: dict[str, TransactionMetadata] = field(default_factory=dict)
     index: int = 0
     loaded_end: int = 0
 

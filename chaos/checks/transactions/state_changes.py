@@ -141,14 +141,14 @@ class CoordinatorHasCommitted(StateCheck):
                     )
 
 
-def _difference(entry: Any, committed: StateValue) -> str:
-    """Return how the coordinator's ``TransactionEntry`` (None if it has none) differs from the committed value, or
+def _difference(metadata: Any, committed: StateValue) -> str:
+    """Return how the coordinator's ``TransactionMetadata`` (None if it has none) differs from the committed value, or
     nothing."""
-    if entry is not None and entry.pending is not None:
+    if metadata is not None and metadata.pending_state is not None:
         return ""
-    if committed.state == REMOVED or entry is None:
-        return "" if committed.state == REMOVED and entry is None else f"as {entry and entry.current}"
-    current = entry.current
+    if committed.state == REMOVED or metadata is None:
+        return "" if committed.state == REMOVED and metadata is None else f"as {metadata and metadata.current}"
+    current = metadata.current
     current_fields = (
         *(current.producer_id, current.producer_epoch, current.timeout_ms, current.state.value),
         *(frozenset(current.partitions), current.updated_ms, current.started_ms, current.next_producer_id),

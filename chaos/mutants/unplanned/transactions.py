@@ -2,15 +2,15 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.log.producer_state import REMEMBERED_BATCHES
-from reference_broker.transactions.transaction import TransactionState, completed
+from reference_broker.transactions.transaction_metadata import TransactionState, prepare_complete
 from reference_broker.wire.errors import Error, ErrorCode
 
-SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
+SENDER = "reference_broker.transactions.transaction_marker_channel_manager:TransactionMarkerChannelManager"
 STATES = "reference_broker.log.producer_state:ProducerStateManager"
 
 
@@ -24,12 +24,14 @@ def lost_marker_request_not_repeated(original: Function, self: Any, node_id: int
 
 
 @mutant(f"{SENDER}._handle_errors")
-def unknown_partition_taken_for_deleted(original: Function, self: Any, delivery: Any, errors: dict[Any, Error]) -> None:
+def unknown_partition_taken_for_deleted(
+    original: Function, self: Any, pending_txn: Any, errors: dict[Any, Error]
+) -> None:
     """A partition that its broker reports as unknown needs no marker. A leader that lags behind in metadata never gets
     one, and the transaction stays open there (X-3, X-9)."""
     unknown = ErrorCode.unknown_topic_or_partition
     found = {key: ErrorCode.none if error == unknown else error for key, error in errors.items()}
-    original(self, delivery, found)
+    original(self, pending_txn, found)
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.loaded")
@@ -40,37 +42,38 @@ def resumed_before_replicated(original: Function, self: Any, shard: Any) -> None
 
 
 @mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
-def timeout_not_scheduled_again(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
+def timeout_not_scheduled_again(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
     """A transaction that is not due when its ID is checked is not checked again. The check may have been scheduled for
     the ID's transaction before that (X-7)."""
-    current = entry.current
+    current = metadata.current
     is_due = current.started_ms + current.timeout_ms + 1 <= now_ms
-    if current.state is not TransactionState.ONGOING or (is_due and not entry.is_changing):
-        original(self, shard, entry, now_ms)
+    if current.state is not TransactionState.ONGOING or (is_due and not metadata.pending_transition_in_progress):
+        original(self, shard, metadata, now_ms)
 
 
-@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._complete")
-async def completion_not_repeated(original: Function, self: Any, shard: Any, entry: Any) -> None:
+@mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._write_completion")
+async def completion_not_repeated(original: Function, self: Any, shard: Any, metadata: Any) -> None:
     """A completion that could not be written, for want of replicas in sync, is not retried, and the transactional
     ID stays busy (X-3)."""
     if shard.is_led:
-        shard.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
+        shard.append_transaction_to_log(metadata, prepare_complete(metadata.current, self._ports.now().wall_ms))
 
 
-@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_late")
+@mutant("reference_broker.transactions.transaction_state_manager:TransactionStateManager._complete_late")
 async def timed_out_step_taken_back(
-    original: Function, self: Any, entry: Any, step: Any, end_offset: int, applied: Callable[[], None]
-) -> None:
+    original: Function, self: Any, metadata: Any, transit: Any, end_offset: int
+) -> bool:
     """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
     commit is replicated later (X-2, X-3)."""
-    self._discard(entry)
+    self._reset_pending_state(metadata)
+    return False
 
 
-@mutant("reference_broker.transactions.transaction:check_owner")
-def verified_while_it_ends(original: Function, current: Any, owner: Any) -> Error:
+@mutant("reference_broker.transactions.transaction_metadata:check_producer")
+def verified_while_it_ends(original: Function, current: Any, producer: Any) -> Error:
     """The coordinator confirms a transaction that is decided, while some partitions lack their marker. A late batch
     opens it again where the marker is written already (X-9)."""
-    error: Error = original(current, owner)
+    error: Error = original(current, producer)
     return ErrorCode.none if error is ErrorCode.concurrent_transactions else error
 
 

@@ -16,7 +16,7 @@ from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.transactions.transactions_partition import transaction_topic_configs
+from reference_broker.transactions.transaction_state_manager import transaction_topic_configs
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.schema import LazySchema
 

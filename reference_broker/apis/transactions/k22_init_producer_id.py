@@ -25,8 +25,8 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
-from reference_broker.transactions.coordinator import NO_OWNER, InitRequest
-from reference_broker.transactions.transaction import ProducerIdAndEpoch
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH, InitRequest
+from reference_broker.transactions.transaction_metadata import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import MILLISECOND
 
@@ -37,11 +37,11 @@ KNOWS_FENCED_FROM = 4
 def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
     """Respond later if the node must get a block of IDs from the controller or replicate a new epoch first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
-        return _response(ErrorCode.invalid_request, NO_OWNER)
+        return _response(ErrorCode.invalid_request, NO_ID_AND_EPOCH)
 
     def respond_to_idempotent(producer_id: int | Error) -> None:
         if isinstance(producer_id, Error):
-            call.respond(_response(producer_id, NO_OWNER))
+            call.respond(_response(producer_id, NO_ID_AND_EPOCH))
         else:
             call.respond(_response(ErrorCode.none, ProducerIdAndEpoch(producer_id, 0)))
 
@@ -49,8 +49,8 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
         broker.transactions.producer_ids.generate(callback(call, respond_to_idempotent))
         return None
 
-    def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
-        call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM), owner))
+    def respond(error: Error, producer: ProducerIdAndEpoch) -> None:
+        call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM), producer))
 
     expected = None
     if body.producer_id != NONE:
@@ -65,10 +65,10 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
 API = Api.of(InitProducerIdRequest, handle)
 
 
-def _response(error: Error, owner: ProducerIdAndEpoch) -> InitProducerIdResponse:
+def _response(error: Error, producer: ProducerIdAndEpoch) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),
-        producer_id=ProducerId(owner.producer_id),
-        producer_epoch=i16(owner.producer_epoch),
+        producer_id=ProducerId(producer.producer_id),
+        producer_epoch=i16(producer.producer_epoch),
     )

@@ -37,7 +37,7 @@ from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.metadata.identifiers import TopicPartition, is_internal
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced, run_to_end
 from reference_broker.transactions.coordinator import AddRequest
-from reference_broker.transactions.transaction import ProducerIdAndEpoch
+from reference_broker.transactions.transaction_metadata import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
 FOR_BROKERS_FROM = 4

@@ -22,7 +22,7 @@ from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.records import partition_count
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.transactions.coordinator import AddRequest
-from reference_broker.transactions.transaction import ProducerIdAndEpoch
+from reference_broker.transactions.transaction_metadata import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_FENCED_FROM = 2
@@ -32,8 +32,8 @@ def handle(broker: Broker, call: Call, body: AddOffsetsToTxnRequest) -> AddOffse
     if not fits(body.group_id):
         return _response(ErrorCode.invalid_group_id)
     index = partition_of(body.group_id, partition_count(broker.loader.image, broker.config))
-    owner = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
-    request = AddRequest(body.transactional_id, owner, ((OFFSETS_TOPIC, index),))
+    producer = ProducerIdAndEpoch(int(body.producer_id), int(body.producer_epoch))
+    request = AddRequest(body.transactional_id, producer, ((OFFSETS_TOPIC, index),))
 
     def respond(error: Error) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)))

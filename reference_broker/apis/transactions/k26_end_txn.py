@@ -24,7 +24,7 @@ from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.transactions.coordinator import EndRequest
-from reference_broker.transactions.transaction import ProducerIdAndEpoch
+from reference_broker.transactions.transaction_metadata import ProducerIdAndEpoch
 from reference_broker.wire.errors import Error, ErrorCode
 
 KNOWS_FENCED_FROM = 2
@@ -32,13 +32,13 @@ RAISES_EPOCH_FROM = 5
 
 
 def handle(broker: Broker, call: Call, body: EndTxnRequest) -> None:
-    def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
+    def respond(error: Error, producer: ProducerIdAndEpoch) -> None:
         call.respond(
             EndTxnResponse(
                 throttle_time=NO_THROTTLE,
                 error_code=ErrorCode(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)),
-                producer_id=ProducerId(owner.producer_id),
-                producer_epoch=i16(owner.producer_epoch),
+                producer_id=ProducerId(producer.producer_id),
+                producer_epoch=i16(producer.producer_epoch),
             )
         )
 

@@ -20,8 +20,7 @@ from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
-from reference_broker.transactions.transaction import DECIDED
-from reference_broker.transactions.transactions_partition import TransactionEntry
+from reference_broker.transactions.transaction_metadata import PREPARED, TransactionMetadata
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import EPOCH, MILLISECOND
 
@@ -40,22 +39,22 @@ def _response(broker: Broker, body: DescribeTransactionsRequest) -> Sliced[Descr
     for transactional_id in dict.fromkeys(body.transactional_ids):
         if work.spend(KEY_COST_US + len(transactional_id) // CHARACTERS_PER_US):
             yield
-        entry = broker.transactions.entry(transactional_id)
-        if isinstance(entry, Error):
-            states.append(_unknown(transactional_id, entry))
+        metadata = broker.transactions.find_metadata(transactional_id)
+        if isinstance(metadata, Error):
+            states.append(_unknown(transactional_id, metadata))
             continue
-        states.append(_described(transactional_id, entry))
-        work.spend(len(entry.current.partitions))
+        states.append(_described(transactional_id, metadata))
+        work.spend(len(metadata.current.partitions))
     return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 
 
 API = Api.of(DescribeTransactionsRequest, handle)
 
 
-def _described(transactional_id: TransactionalId, entry: TransactionEntry) -> TransactionState:
-    current = entry.current
+def _described(transactional_id: TransactionalId, metadata: TransactionMetadata) -> TransactionState:
+    current = metadata.current
     by_topic: dict[str, list[i32]] = {}
-    for topic, index in entry.missing if current.state in DECIDED else current.partitions:
+    for topic, index in metadata.partitions_without_marker if current.state in PREPARED else current.partitions:
         by_topic.setdefault(topic, []).append(i32(index))
     return TransactionState(
         error_code=ErrorCode.none,

@@ -24,12 +24,12 @@ from reference_broker.apis.call import Call, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.slicing import LISTED_PER_SLICE, MATCHED_TRANSACTIONS_PER_SLICE, Sliced
-from reference_broker.transactions import transaction as transactions
-from reference_broker.transactions.transaction import Transaction
+from reference_broker.transactions import transaction_metadata
+from reference_broker.transactions.transaction_metadata import TxnTransitMetadata
 from reference_broker.wire.errors import Error, ErrorCode
 
 MAX_PATTERN_BYTES = 1 << 17  # compiled; one match against the longest ID takes at most some 25 ms
-_STATES = {state.value: state for state in transactions.TransactionState}
+_STATES = {state.value: state for state in transaction_metadata.TransactionState}
 _OPTIONS: Any = re2.Options()
 _OPTIONS.log_errors, _OPTIONS.max_mem = False, MAX_PATTERN_BYTES
 
@@ -48,7 +48,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
     except re2.error:
         return _response(ErrorCode.invalid_regular_expression, (), [])
 
-    def matches(transaction: Transaction) -> bool:
+    def matches(transaction: TxnTransitMetadata) -> bool:
         return (
             (not producer_ids or transaction.producer_id in producer_ids)
             and (not body.state_filters or transaction.state in states)
@@ -56,7 +56,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
             and (pattern is None or pattern.fullmatch(transaction.transactional_id) is not None)
         )
 
-    transactions = (entry.current for shard in broker.transactions.active() for entry in tuple(shard.entries.values()))
+    transactions = (each.current for shard in broker.transactions.active() for each in tuple(shard.entries.values()))
 
     def list_all() -> Sliced[None]:
         listed: list[TransactionState] = []
@@ -75,7 +75,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
 API = Api.of(ListTransactionsRequest, handle)
 
 
-def _listed(transaction: Transaction) -> TransactionState:
+def _listed(transaction: TxnTransitMetadata) -> TransactionState:
     return TransactionState(
         transactional_id=TransactionalId(transaction.transactional_id),
         producer_id=ProducerId(transaction.producer_id),

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.coordinator import NO_OWNER
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH
 from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
-from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
+from reference_broker.transactions.transaction_metadata import LAST_USED_EPOCH, TransactionState, TxnTransitMetadata
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
@@ -59,7 +59,7 @@ def test_init_producer_id_with_current_epoch_bumps_it_unless_fenced() -> None:
 def test_exhausted_epochs_return_new_producer_id() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
-    world.load_transaction(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    world.load_transaction(TxnTransitMetadata(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
     assert [error for error, _ in world.init_producer_id(id_)] == [ErrorCode.coordinator_load_in_progress], (
         "no ID was there yet"
     )
@@ -74,10 +74,10 @@ def test_init_producer_id_aborts_open_transaction_first() -> None:
     world, id_ = coordinating()
     first = world.initialized_producer(id_)
     assert world.add_partitions(id_, first, 0, 1) == [NONE]
-    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
+    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)]
     assert world.markers(0) == world.markers(1) == [("abort", 1000, 1, 0)]
     assert world.initialized_producer(id_) == (1000, 2)
-    assert world.end_transaction(id_, first) == [(PRODUCER_FENCED, NO_OWNER)]
+    assert world.end_transaction(id_, first) == [(PRODUCER_FENCED, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_init_producer_id_aborts_open_transaction_first() -> None:
 @pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
 def test_invalid_transaction_timeout_is_rejected(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
-    assert world.init_producer_id(id_, None, timeout_ms) == [(ErrorCode[error], NO_OWNER)]
-    assert world.init_producer_id("", None, 1) == [(ErrorCode.invalid_request, NO_OWNER)]
+    assert world.init_producer_id(id_, None, timeout_ms) == [(ErrorCode[error], NO_ID_AND_EPOCH)]
+    assert world.init_producer_id("", None, 1) == [(ErrorCode.invalid_request, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnInitPidWhenNotCoordinator")
@@ -100,12 +100,12 @@ def test_invalid_transaction_timeout_is_rejected(timeout_ms: int, error: str) ->
 def test_only_leader_of_transaction_partition_is_coordinator() -> None:
     world, _ = coordinating()
     other = world.transactional_id_in(1)
-    assert world.init_producer_id(other) == [(ErrorCode.not_coordinator, NO_OWNER)]
+    assert world.init_producer_id(other) == [(ErrorCode.not_coordinator, NO_ID_AND_EPOCH)]
     assert world.add_partitions(other, (1, 0)) == [ErrorCode.not_coordinator]
     assert (
         world.end_transaction(other, (1, 0))
         == world.end_transaction(other, (1, 0), version=0)
-        == [(ErrorCode.not_coordinator, NO_OWNER)]
+        == [(ErrorCode.not_coordinator, NO_ID_AND_EPOCH)]
     )
     assert world.verify_partitions(other, (1, 0)) is ErrorCode.not_coordinator
 
@@ -120,10 +120,10 @@ def test_unknown_transactional_id_returns_invalid_producer_id_mapping() -> None:
     assert (
         world.end_transaction(id_, (1, 0))
         == world.end_transaction(id_, (1, 0), version=0)
-        == [(INVALID_PRODUCER_ID_MAPPING, NO_OWNER)]
+        == [(INVALID_PRODUCER_ID_MAPPING, NO_ID_AND_EPOCH)]
     )
     assert world.verify_partitions(id_, (1, 0)) is INVALID_PRODUCER_ID_MAPPING
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("X-9")
@@ -181,7 +181,7 @@ def test_end_txn_before_version_2_keeps_epoch() -> None:
     owner = world.initialized_producer(id_)
     for commits in (True, False):
         world.add_partitions(id_, owner, version=0)
-        assert world.end_transaction(id_, owner, commits=commits, version=0) == [(NONE, NO_OWNER)]
+        assert world.end_transaction(id_, owner, commits=commits, version=0) == [(NONE, NO_ID_AND_EPOCH)]
     assert world.markers(0) == [("commit", 1000, 0, 0), ("abort", 1000, 0, 0)]
 
 
@@ -192,13 +192,13 @@ def test_end_txn_with_last_epoch_returns_new_producer_id_also_on_retry() -> None
     now_ms = world.now().wall_ms
     world.ids.generate(lambda _: None)
     world.pass_ms(0)
-    world.load_transaction(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    world.load_transaction(TxnTransitMetadata(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
     owner = (5, LAST_USED_EPOCH)
     world.add_partitions(id_, owner)
     assert world.end_transaction(id_, owner) == [(NONE, (1001, 0))]
     assert world.markers(0) == [("commit", 5, LAST_USED_EPOCH + 1, 1)]
     assert world.end_transaction(id_, owner) == [(NONE, (1001, 0))], "the response was lost"
-    assert world.end_transaction(id_, owner, commits=False) == [(INVALID_TXN_STATE, NO_OWNER)]
+    assert world.end_transaction(id_, owner, commits=False) == [(INVALID_TXN_STATE, NO_ID_AND_EPOCH)]
     assert world.add_partitions(id_, (1001, 0)) == [NONE]
 
 
@@ -243,15 +243,15 @@ RESULTS_IN_VERSION_2 = {
 def test_end_txn_by_state_before_version_2(state: TransactionState) -> None:
     for commits, wanted in zip((True, False), RESULTS_BEFORE_VERSION_2[state], strict=True):
         world, id_ = coordinator_in_state(state)
-        assert world.end_transaction(id_, PRODUCER, commits=commits, version=0) == [(wanted, NO_OWNER)]
+        assert world.end_transaction(id_, PRODUCER, commits=commits, version=0) == [(wanted, NO_ID_AND_EPOCH)]
         assert len(world.record_values(0)) == (3 if state is TransactionState.ONGOING else 1)
         for epoch in (PRODUCER[1] - 1, PRODUCER[1] + 1):
             assert world.end_transaction(id_, (PRODUCER[0], epoch), commits=commits, version=0) == [
-                (PRODUCER_FENCED, NO_OWNER)
+                (PRODUCER_FENCED, NO_ID_AND_EPOCH)
             ]
     world, id_ = coordinator_in_state(state)
     assert world.end_transaction(id_, (PRODUCER[0] + 1, PRODUCER[1]), version=0) == [
-        (INVALID_PRODUCER_ID_MAPPING, NO_OWNER)
+        (INVALID_PRODUCER_ID_MAPPING, NO_ID_AND_EPOCH)
     ]
 
 
@@ -288,7 +288,7 @@ def test_end_txn_by_state_in_version_2(state: TransactionState) -> None:
         assert error is wanted
         assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == PRODUCER[1] else 1)
         if wanted is not NONE:
-            assert next_owner == NO_OWNER
+            assert next_owner == NO_ID_AND_EPOCH
         elif epoch < PRODUCER[1]:
             assert next_owner == PRODUCER
         else:
@@ -296,9 +296,11 @@ def test_end_txn_by_state_in_version_2(state: TransactionState) -> None:
             is_open = state is TransactionState.ONGOING
             assert world.transaction(id_).started_ms == (started_ms if is_open else world.now().wall_ms)
     world, id_ = coordinator_in_state(state)
-    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] - 2)) == [(PRODUCER_FENCED, NO_OWNER)]
-    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] + 1)) == [(PRODUCER_FENCED, NO_OWNER)]
-    assert world.end_transaction(id_, (PRODUCER[0] + 1, PRODUCER[1])) == [(INVALID_PRODUCER_ID_MAPPING, NO_OWNER)]
+    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] - 2)) == [(PRODUCER_FENCED, NO_ID_AND_EPOCH)]
+    assert world.end_transaction(id_, (PRODUCER[0], PRODUCER[1] + 1)) == [(PRODUCER_FENCED, NO_ID_AND_EPOCH)]
+    assert world.end_transaction(id_, (PRODUCER[0] + 1, PRODUCER[1])) == [
+        (INVALID_PRODUCER_ID_MAPPING, NO_ID_AND_EPOCH)
+    ]
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -326,13 +328,13 @@ def test_requests_before_markers_are_written_return_concurrent_transactions(vers
     ((_, current),) = world.end_transaction(id_, owner, commits=commits, version=version)
     current = owner if version == 0 else current
     assert world.add_partitions(id_, current) == [CONCURRENT_TRANSACTIONS]
-    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
+    assert world.init_producer_id(id_) == [(CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)]
     for again in (commits, not commits):  # As in Kafka, where the completion is pending (prepareComplete).
         assert world.end_transaction(id_, owner, commits=again, version=version) == [
-            (CONCURRENT_TRANSACTIONS, NO_OWNER)
+            (CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)
         ]
         assert world.end_transaction(id_, current, commits=again, version=version) == [
-            (CONCURRENT_TRANSACTIONS, NO_OWNER)
+            (CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)
         ]
     assert world.verify_partitions(id_, current) is CONCURRENT_TRANSACTIONS
     prepared = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
@@ -353,7 +355,7 @@ def test_state_change_is_visible_once_replicated() -> None:
     world.add_partitions(id_, owner)
     world.replicate(0)
     responses = world.end_transaction(id_, owner)
-    assert world.init_producer_id(id_, owner) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
+    assert world.init_producer_id(id_, owner) == [(CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)]
     world.pass_ms(1000)
     assert (responses, world.markers(0)) == ([], [])
     world.replicate(0)
@@ -373,8 +375,8 @@ def test_late_replicated_commit_is_not_reverted() -> None:
     world.replicate(0)
     responses = world.end_transaction(id_, owner)
     world.pass_ms(60_000)
-    assert responses == [(ErrorCode.coordinator_not_available, NO_OWNER)]
-    assert world.end_transaction(id_, owner, commits=False) == [(CONCURRENT_TRANSACTIONS, NO_OWNER)]
+    assert responses == [(ErrorCode.coordinator_not_available, NO_ID_AND_EPOCH)]
+    assert world.end_transaction(id_, owner, commits=False) == [(CONCURRENT_TRANSACTIONS, NO_ID_AND_EPOCH)]
     world.replicate(0)
     world.pass_ms(1000)
     assert world.markers(0) == [("commit", 1000, 1, 0)]

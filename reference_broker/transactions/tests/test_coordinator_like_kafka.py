@@ -5,15 +5,15 @@ import pytest
 
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import NO_PRODUCER_ID
-from reference_broker.transactions.coordinator import NO_OWNER
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH
 from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
-from reference_broker.transactions.transaction import LAST_USED_EPOCH, Transaction, TransactionState
+from reference_broker.transactions.transaction_metadata import LAST_USED_EPOCH, TransactionState, TxnTransitMetadata
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
-CONCURRENT_TRANSACTIONS = [(ErrorCode.concurrent_transactions, NO_OWNER)]
-PRODUCER_FENCED = [(ErrorCode.producer_fenced, NO_OWNER)]
-COORDINATOR_NOT_AVAILABLE = [(ErrorCode.coordinator_not_available, NO_OWNER)]
+CONCURRENT_TRANSACTIONS = [(ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH)]
+PRODUCER_FENCED = [(ErrorCode.producer_fenced, NO_ID_AND_EPOCH)]
+COORDINATOR_NOT_AVAILABLE = [(ErrorCode.coordinator_not_available, NO_ID_AND_EPOCH)]
 AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 LAST = (5, LAST_USED_EPOCH)
 FENCING_EPOCH = LAST_USED_EPOCH + 1
@@ -58,7 +58,7 @@ def test_previous_epoch_without_last_producer_data_is_fenced() -> None:
 def test_previous_producer_id_is_fenced() -> None:
     world = TransactionWorld()
     id_, now_ms = world.transactional_id_in(0), world.now().wall_ms
-    world.load_transaction(Transaction(id_, 6, 60_000, now_ms, producer_epoch=7, previous_producer_id=5))
+    world.load_transaction(TxnTransitMetadata(id_, 6, 60_000, now_ms, producer_epoch=7, previous_producer_id=5))
     assert world.init_producer_id(id_, (5, 7)) == PRODUCER_FENCED
 
 
@@ -189,14 +189,14 @@ def test_loading_coordinator_returns_coordinator_load_in_progress() -> None:
         return world, id_
 
     world, id_ = loading_world()
-    assert world.transactions.entry(id_) is loading
-    assert world.init_producer_id(id_) == [(loading, NO_OWNER)]
+    assert world.transactions.find_metadata(id_) is loading
+    assert world.init_producer_id(id_) == [(loading, NO_ID_AND_EPOCH)]
     world, id_ = loading_world()
     assert world.add_partitions(id_, PRODUCER) == [loading]
     for version in (0, 2):
         world, id_ = loading_world()
-        assert world.end_transaction(id_, PRODUCER, version=version) == [(loading, NO_OWNER)]
-    assert world.transactions.entry(id_) is not loading
+        assert world.end_transaction(id_, PRODUCER, version=version) == [(loading, NO_ID_AND_EPOCH)]
+    assert world.transactions.find_metadata(id_) is not loading
 
 
 @pytest.mark.clause(
@@ -208,7 +208,7 @@ def test_empty_transactional_id_returns_invalid_request() -> None:
     world.coordinate(0)
     assert world.add_partitions("", PRODUCER) == [ErrorCode.invalid_request]
     for version in (0, 2):
-        assert world.end_transaction("", PRODUCER, version=version) == [(ErrorCode.invalid_request, NO_OWNER)]
+        assert world.end_transaction("", PRODUCER, version=version) == [(ErrorCode.invalid_request, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRemoveTransactionsForPartitionOnEmigration")
@@ -216,7 +216,7 @@ def test_former_coordinator_drops_ids_and_sends_no_markers() -> None:
     world, id_ = coordinator_in_state(TransactionState.ONGOING, leaders=(2,))
     assert world.end_transaction(id_, PRODUCER)[0][0] is NONE
     world.stop_leading(0)
-    assert world.transactions.entry(id_) is ErrorCode.not_coordinator
+    assert world.transactions.find_metadata(id_) is ErrorCode.not_coordinator
     assert world.transactions.active() == []
     world.sent.pop()[3]()
     world.pass_ms(60_000)

@@ -2,8 +2,8 @@
 
 from reference_broker.transactions.coordinator import EndRequest
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
-from reference_broker.transactions.transaction import TransactionState
-from reference_broker.transactions.transactions_partition import TransactionsPartition
+from reference_broker.transactions.transaction_metadata import TransactionState
+from reference_broker.transactions.transaction_state_manager import TransactionStateManager
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -20,7 +20,7 @@ def test_markers_of_transaction_ended_during_load_are_sent_once() -> None:
     owner = world.initialized_producer(id_)
     assert world.add_partitions(id_, owner, 0) == [ErrorCode.none]
     world.coordinate(0, world.stop_leading(0), epoch=1)
-    while not isinstance(world.transactions.find(id_), TransactionsPartition):
+    while not isinstance(world.transactions.find(id_), TransactionStateManager):
         _one_event(world)
     responses: list[tuple[object, object]] = []
     request = EndRequest(id_, owner, commits=True, client_version=2)

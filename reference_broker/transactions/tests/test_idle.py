@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from reference_broker.transactions.coordinator import NO_OWNER
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH
 from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
@@ -30,14 +30,14 @@ def test_transaction_beyond_timeout_is_aborted_and_producer_fenced() -> None:
     world.pass_ms(1000)
     assert world.markers(0) == [("abort", 1000, 1, 0)]
     assert world.add_partitions(id_, owner) == [ErrorCode.producer_fenced]
-    assert world.end_transaction(id_, owner) == [(ErrorCode.invalid_txn_state, NO_OWNER)]
+    assert world.end_transaction(id_, owner) == [(ErrorCode.invalid_txn_state, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.clause("X-7")
 def test_timeout_fences_producer_before_version_2() -> None:
     world, id_, owner = opened()
     world.pass_ms(6000)
-    assert world.end_transaction(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_OWNER)]
+    assert world.end_transaction(id_, owner, version=0) == [(ErrorCode.producer_fenced, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.clause("X-7")
@@ -79,12 +79,12 @@ def test_idle_id_expires_with_tombstone_and_open_one_does_not() -> None:
     world.pass_ms(9000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     world.pass_ms(2000)
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
     assert world.record_values(0)[-1] is None
     log = world.stop_leading(0)
     world.coordinate(0, log, epoch=1)
     world.pass_ms(0)
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
     assert world.initialized_producer(id_)[1] == 0, "a producer that returns starts with epoch 0"
 
 

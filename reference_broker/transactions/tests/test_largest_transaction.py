@@ -7,7 +7,7 @@ from reference_broker.log.opening import open_log
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 

@@ -10,18 +10,20 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum
 from reference_broker.records.record import Record, build
 from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
-from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
+from reference_broker.transactions.transaction_metadata import TransactionState, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import transaction_key, transaction_value
 from reference_broker.wire.errors import ErrorCode
 
 
-def transaction(world: TransactionWorld, id_: str, state: TransactionState, *indexes: int) -> Transaction:
+def transaction(world: TransactionWorld, id_: str, state: TransactionState, *indexes: int) -> TxnTransitMetadata:
     now_ms = world.now().wall_ms
     partitions = {("events", index): None for index in indexes}
-    return Transaction(id_, PRODUCER[0], 60_000, now_ms, state, PRODUCER[1], partitions=partitions, started_ms=now_ms)
+    return TxnTransitMetadata(
+        id_, PRODUCER[0], 60_000, now_ms, state, PRODUCER[1], partitions=partitions, started_ms=now_ms
+    )
 
 
-def record(one: Transaction) -> Record:
+def record(one: TxnTransitMetadata) -> Record:
     return Record(timestamp_ms=1, key=transaction_key(one.transactional_id), value=transaction_value(one, 2))
 
 
@@ -49,10 +51,10 @@ def test_load_keeps_last_record_of_each_id() -> None:
     world.coordinate(0, log_with(world, build([record(step) for step in steps])))
     world.pass_ms(0)
     assert (world.transaction(one), world.transaction(two)) == (steps[2], steps[-1])
-    assert world.transactions.entry(world.transactional_id_in(0, "c")) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(world.transactional_id_in(0, "c")) is ErrorCode.transactional_id_not_found
     assert world.transactions.metrics.load_time_ms.count == 1
     world.stop_leading(0)
-    assert world.transactions.entry(one) is world.transactions.entry(two) is ErrorCode.not_coordinator
+    assert world.transactions.find_metadata(one) is world.transactions.find_metadata(two) is ErrorCode.not_coordinator
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testDeletePartition")
@@ -64,7 +66,7 @@ def test_lost_partition_drops_only_its_ids() -> None:
         owners.append(world.initialized_producer(world.transactional_id_in(index)))
     assert [epoch for _, epoch in owners] == [0, 0]
     world.stop_leading(0)
-    assert world.transactions.entry(world.transactional_id_in(0)) is ErrorCode.not_coordinator
+    assert world.transactions.find_metadata(world.transactional_id_in(0)) is ErrorCode.not_coordinator
     assert world.transaction(world.transactional_id_in(1)).producer_epoch == 0
 
 
@@ -77,10 +79,10 @@ def test_partition_lost_during_load_is_not_served() -> None:
     id_ = world.transactional_id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.PREPARE_COMMIT, 0))]))
     world.coordinate(0, log)
-    assert world.transactions.entry(id_) is ErrorCode.coordinator_load_in_progress
+    assert world.transactions.find_metadata(id_) is ErrorCode.coordinator_load_in_progress
     world.stop_leading(0)
     world.pass_ms(1000)
-    assert world.transactions.entry(id_) is ErrorCode.not_coordinator
+    assert world.transactions.find_metadata(id_) is ErrorCode.not_coordinator
     assert (world.transactions.loading(), world.sent) == (False, [])
 
 
@@ -120,7 +122,7 @@ def test_load_ends_at_last_readable_record(monkeypatch: pytest.MonkeyPatch) -> N
         world.coordinate(0, log)
         world.pass_ms(0)
     assert not world.transactions.loading()
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataContainingSegmentEndingWithEmptyBatch")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.log import NO_PRODUCER, AppendedRecords, CoordinatorLog, TransactionProducer
-from reference_broker.transactions.coordinator import NO_OWNER
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH
 from reference_broker.transactions.tests.transaction_world import PRODUCER, TransactionWorld, coordinator_in_state
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 NONE = ErrorCode.none
@@ -72,8 +72,8 @@ def test_failed_append_changes_no_state() -> None:
     world.coordinate(0)
     id_ = world.transactional_id_in(0)
     world.init_producer_id(id_)  # The producer ID is allocated.
-    assert world.init_producer_id(id_) == [(ErrorCode.coordinator_not_available, NO_OWNER)]
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.init_producer_id(id_) == [(ErrorCode.coordinator_not_available, NO_ID_AND_EPOCH)]
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
     world.transactions.validate()
 
 
@@ -88,7 +88,7 @@ def test_pending_request_returns_not_coordinator_when_leadership_is_lost() -> No
     world.stop_leading(0)
     world.leaders.stops_leading(partition)
     world.pass_ms(0)
-    assert responses == [(ErrorCode.not_coordinator, NO_OWNER)]
+    assert responses == [(ErrorCode.not_coordinator, NO_ID_AND_EPOCH)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -111,7 +111,7 @@ def test_failed_append_of_completion_is_retried_before_other_steps(
         assert len(tried) == 4, "at once, and after each second"
         assert world.transactions.metrics.waiting_completions.value == 1
         assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
-        assert world.init_producer_id(id_) == [(ErrorCode.concurrent_transactions, NO_OWNER)]
+        assert world.init_producer_id(id_) == [(ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH)]
     world.pass_ms(1000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
     assert world.transactions.metrics.waiting_completions.value == 0
@@ -158,7 +158,7 @@ def test_only_old_ids_without_open_transaction_expire(state: TransactionState) -
         assert world.transaction(old).state is state
         assert None not in world.record_values(0)
     else:
-        assert world.transactions.entry(old) is ErrorCode.transactional_id_not_found
+        assert world.transactions.find_metadata(old) is ErrorCode.transactional_id_not_found
         assert world.record_values(0).count(None) == 1
 
 
@@ -176,7 +176,7 @@ def test_id_stays_if_its_tombstone_cannot_be_written(monkeypatch: pytest.MonkeyP
         assert len(tried) > 1, "it is retried"
         assert world.transaction(id_) == before
     world.pass_ms(1000)
-    assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionalExpirationWithOfflineLogDir")
@@ -190,7 +190,7 @@ def test_failing_partition_keeps_only_its_ids(monkeypatch: pytest.MonkeyPatch) -
     tried = refuse(monkeypatch, ErrorCode.kafka_storage_error, 1)
     world.pass_ms(12_000)
     assert tried
-    assert world.transactions.entry(ids[0]) is ErrorCode.transactional_id_not_found
+    assert world.transactions.find_metadata(ids[0]) is ErrorCode.transactional_id_not_found
     assert world.record_values(0)[-1] is None
     assert world.transaction(ids[1]).producer_epoch == 0
     assert None not in world.record_values(1)

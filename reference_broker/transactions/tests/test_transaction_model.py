@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.coordination.partitioner import partition_of
-from reference_broker.transactions.coordinator import NO_OWNER
+from reference_broker.transactions.coordinator import NO_ID_AND_EPOCH
 from reference_broker.transactions.tests.transaction_model import LAST_EPOCH, Model, Pair
 from reference_broker.transactions.tests.transaction_world import PARTITIONS, TransactionWorld
-from reference_broker.transactions.transaction import Transaction, TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState, TxnTransitMetadata
 from reference_broker.wire.errors import Error, ErrorCode
 
 ID = "payments"
@@ -66,7 +66,7 @@ class TransactionMachine(RuleBasedStateMachine):
         now_ms = self.world.now().wall_ms
         self.world.stop_leading(self.index)
         self.world.load_transaction(
-            Transaction(ID, 5, TIMEOUT_MS, now_ms, TransactionState.COMPLETE_ABORT, owner[1], started_ms=now_ms)
+            TxnTransitMetadata(ID, 5, TIMEOUT_MS, now_ms, TransactionState.COMPLETE_ABORT, owner[1], started_ms=now_ms)
         )
         self.model.assign_owner(owner)
         self.add_owner(owner)
@@ -78,9 +78,9 @@ class TransactionMachine(RuleBasedStateMachine):
         result = self.model.init_producer_id(expected)
         ((error, owner),) = self.world.init_producer_id(ID, expected, TIMEOUT_MS)
         if isinstance(result, Error):
-            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_OWNER)
+            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_ID_AND_EPOCH)
         elif result == "abort":
-            assert (error, owner) == (ErrorCode.concurrent_transactions, NO_OWNER)
+            assert (error, owner) == (ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH)
             self.decided("abort", self.model.owner, self.fenced())
         elif result == "again":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
@@ -116,7 +116,7 @@ class TransactionMachine(RuleBasedStateMachine):
         result = self.model.end(pair, outcome)
         ((error, owner),) = self.world.end_transaction(ID, pair, commits=outcome == "commit")
         if isinstance(result, Error):
-            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_OWNER)
+            assert (undefined_merged(error), owner) == (undefined_merged(result), NO_ID_AND_EPOCH)
         elif result == "done":
             assert (error, owner) == (ErrorCode.none, self.model.owner)
             self.add_owner(owner)
@@ -132,7 +132,7 @@ class TransactionMachine(RuleBasedStateMachine):
         pair = self.pair(who)
         result = self.model.end_as_before(pair, outcome)
         ((error, owner),) = self.world.end_transaction(ID, pair, commits=outcome == "commit", version=0)
-        assert owner == NO_OWNER
+        assert owner == NO_ID_AND_EPOCH
         if self.model.pending is not None:
             assert error is not ErrorCode.none  # No client knows which pair is valid while markers are written.
         elif isinstance(result, Error):
@@ -177,9 +177,9 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.pass_ms(0)
         # What is not written cannot be requested again: last epochs and partitions that have their marker.
         self.model.requester = None
-        entry = self.world.transactions.entry(ID)
-        if not isinstance(entry, Error) and entry.missing:
-            self.missing = dict.fromkeys(index for _, index in entry.missing if index >= 2)
+        metadata = self.world.transactions.find_metadata(ID)
+        if not isinstance(metadata, Error) and metadata.partitions_without_marker:
+            self.missing = dict.fromkeys(index for _, index in metadata.partitions_without_marker if index >= 2)
         self.settle()
 
     # outcomes

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import (
+from reference_broker.transactions.transaction_metadata import TransactionState, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import (
     read_key,
     read_transaction,
     transaction_key,
@@ -19,15 +19,15 @@ NEVER_WRITTEN = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
 WRITTEN = [each for each in TransactionState if each not in NEVER_WRITTEN]
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**63 - 1)
-DECIDED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> Transaction:
+def transactions(draw: st.DrawFn) -> TxnTransitMetadata:
     state = draw(st.sampled_from(WRITTEN))
     partition = st.tuples(st.text(st.characters(codec="ascii"), max_size=8), INT32)
     added = [] if state is TransactionState.EMPTY else draw(st.lists(partition, max_size=5))
-    return Transaction(
+    return TxnTransitMetadata(
         "x",
         draw(INT64),
         draw(INT32),
@@ -35,7 +35,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         state,
         draw(st.integers(0, 2**15 - 1)),
         previous_producer_id=draw(st.integers(-1, 2**63 - 1)),
-        next_producer_id=draw(st.integers(-1, 2**63 - 1)) if state in DECIDED else -1,
+        next_producer_id=draw(st.integers(-1, 2**63 - 1)) if state in PREPARED else -1,
         partitions=dict.fromkeys(added),
         started_ms=draw(INT64),
         client_version=draw(st.integers(0, 2)),
@@ -46,13 +46,13 @@ def transactions(draw: st.DrawFn) -> Transaction:
 @pytest.mark.clause("TransactionLogTest.shouldReadWriteMessages")
 @pytest.mark.clause("TransactionLogTest.shouldRoundTripPreviousAndNextProducerIds")
 @pytest.mark.clause("TransactionLogTest.testDeserializeHighestSupportedTransactionLogValue")
-def test_record_round_trip(one: Transaction) -> None:
+def test_record_round_trip(one: TxnTransitMetadata) -> None:
     assert read_transaction("x", transaction_value(one, 1)) == one
 
 
 @given(transactions())
 @pytest.mark.clause("TransactionLogTest.shouldNotPersistProducerIdsAtVersion0")
-def test_first_version_has_no_tagged_fields(one: Transaction) -> None:
+def test_first_version_has_no_tagged_fields(one: TxnTransitMetadata) -> None:
     transaction = read_transaction("x", transaction_value(one, 0))
     assert (transaction.previous_producer_id, transaction.next_producer_id, transaction.client_version) == (-1, -1, 0)
     assert (transaction.state, transaction.partitions) == (one.state, one.partitions)
@@ -65,7 +65,7 @@ def test_keys_have_kafka_bytes() -> None:
     assert read_key(b"\0\1\0\2tx") is None
 
 
-ONE = Transaction(
+ONE = TxnTransitMetadata(
     "x",
     7,
     60_000,
@@ -92,7 +92,7 @@ def test_values_have_kafka_bytes() -> None:
 
 
 def test_empty_transaction_has_null_partitions() -> None:
-    empty = Transaction("x", 7, 60_000, 9, producer_epoch=0)
+    empty = TxnTransitMetadata("x", 7, 60_000, 9, producer_epoch=0)
     assert transaction_value(empty, 0)[17:21] == b"\xff\xff\xff\xff"
     assert transaction_value(empty, 2)[17:18] == b"\0"
 
@@ -136,7 +136,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     partitions = b"\2" + b"\6topic" + b"\2" + b"\0\0\0\1" + later
     transaction = read_transaction("x", head + partitions + b"\0\0\0\0\0\0\x07\xd0" + b"\0\0\0\0\0\0\x0b\xb8" + later)
     complete = TransactionState.COMPLETE_COMMIT
-    assert transaction == Transaction(
+    assert transaction == TxnTransitMetadata(
         "x", 1000, 1000, 2000, complete, 100, partitions={("topic", 1): None}, started_ms=3000
     )
 

@@ -37,9 +37,9 @@ from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorl
 from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIdManager
-from reference_broker.transactions.transaction import ProducerIdAndEpoch, Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import (
-    TransactionsPartition,
+from reference_broker.transactions.transaction_metadata import ProducerIdAndEpoch, TransactionState, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import (
+    TransactionStateManager,
     transaction_key,
     transaction_value,
 )
@@ -171,7 +171,7 @@ class TransactionWorld(LeaderWorld):
 
     # roles
 
-    def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionsPartition | None:
+    def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionStateManager | None:
         """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
@@ -197,7 +197,7 @@ class TransactionWorld(LeaderWorld):
             self.fetch(follower, partition, partition.log.log_end_offset)
         self.pass_ms(0)
 
-    def load_transaction(self, transaction: Transaction, *, version: int = 2) -> None:
+    def load_transaction(self, transaction: TxnTransitMetadata, *, version: int = 2) -> None:
         """Append the record as an earlier coordinator did, and load it."""
         index = partition_of(transaction.transactional_id, PARTITIONS)
         key, value = transaction_key(transaction.transactional_id), transaction_value(transaction, version)
@@ -256,8 +256,8 @@ class TransactionWorld(LeaderWorld):
 
     # state
 
-    def transaction(self, transactional_id: str) -> Transaction:
-        entry = self.transactions.entry(transactional_id)
+    def transaction(self, transactional_id: str) -> TxnTransitMetadata:
+        entry = self.transactions.find_metadata(transactional_id)
         assert not isinstance(entry, Error), entry
         return entry.current
 
@@ -291,6 +291,6 @@ def coordinator_in_state(
     partitions = {("events", 0): None} if is_open else {}
     now_ms = world.now().wall_ms
     world.load_transaction(
-        Transaction(id_, owner[0], timeout_ms, now_ms, state, owner[1], partitions=partitions, started_ms=now_ms)
+        TxnTransitMetadata(id_, owner[0], timeout_ms, now_ms, state, owner[1], partitions=partitions, started_ms=now_ms)
     )
     return world, id_

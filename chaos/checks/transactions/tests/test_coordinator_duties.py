@@ -8,7 +8,7 @@ from chaos.checks.log import producer_view
 from chaos.checks.tests.kafka_messages import init_producer_id_response
 from chaos.checks.transactions.coordinator_duties import JUDGED_EVERY_US, WORK_US, DutiesInTime, OwnersGoOn
 from chaos.checks.transactions.transaction_state import FENCE_EPOCH, LAST_EPOCH
-from reference_broker.transactions.transaction import Transaction, TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState, TxnTransitMetadata
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
         ((STARTED._replace(producer_epoch=1),), False),
     ],
 )
-def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transaction, ...], is_wrong: bool) -> None:
+def test_lost_response_of_init_producer_id_is_repeated(between: tuple[TxnTransitMetadata, ...], is_wrong: bool) -> None:
     """Whatever else happened to the ID makes its former owner a zombie."""
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
@@ -116,7 +116,7 @@ DUTY_US = 2_000_000 + 3_000_000 + WORK_US
     ],
 )
 def test_what_is_due_is_done_in_time_unless_something_is_in_the_way(
-    steps: tuple[Transaction, ...], extra_us: int, changed: dict[str, Any], is_wrong: bool
+    steps: tuple[TxnTransitMetadata, ...], extra_us: int, changed: dict[str, Any], is_wrong: bool
 ) -> None:
     """A transaction is decided by its own partition alone, and completed by those that need a marker, too."""
     world = CheckedTransactionCoordinator()

@@ -17,8 +17,11 @@ from chaos.checks.transactions.transactional_ids import TimeoutsKept
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
-from reference_broker.transactions.transaction import Transaction
-from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
+from reference_broker.transactions.transaction_metadata import TransactionMetadata, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import (
+    transaction_key,
+    transaction_value,
+)
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
@@ -131,10 +134,10 @@ def test_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
-    world.held["x"] = TransactionEntry(STARTED, DECIDED)
+    world.held["x"] = TransactionMetadata(STARTED, DECIDED)
     assert world.write(OWNER._replace(transactional_id="y", producer_id=8, producer_epoch=1)) == []
     world.write(STARTED)
-    world.held["x"] = TransactionEntry(OWNER)
+    world.held["x"] = TransactionMetadata(OWNER)
     world.target.index = 0
     with world.touched.noted():
         world.state.append(
@@ -156,7 +159,7 @@ def test_coordinator_that_holds_another_value_is_a_violation() -> None:
         (ErrorCode.producer_fenced, OWNER, 1),
     ],
 )
-def test_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
+def test_owner_is_not_refused(error: int, step: TxnTransitMetadata, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, step)
     assert len(world.replies(end_txn_request(), end_txn_response(-1, -1, error))) == broken

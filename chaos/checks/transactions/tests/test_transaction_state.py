@@ -43,8 +43,11 @@ from chaos.checks.transactions.transaction_state import (
 )
 from chaos.checks.transactions.transactional_ids import MARKERS_US, EndingsInTime
 from reference_broker.metadata.image import PartitionImage
-from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
+from reference_broker.transactions.transaction_metadata import TransactionMetadata, TransactionState, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import (
+    transaction_key,
+    transaction_value,
+)
 
 
 def at(state: int, epoch: int = 3, *partitions: tuple[str, int], **fields: Any) -> StateValue:
@@ -140,7 +143,7 @@ def test_step_that_kafka_never_takes_is_a_violation_of_its_clause(step: str) -> 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_value_is_read_as_it_is_written(level: int) -> None:
-    written = Transaction(
+    written = TxnTransitMetadata(
         "x",
         producer_id=7,
         timeout_ms=1000,
@@ -211,7 +214,7 @@ def _sent_markers(world: CheckedTransactionCoordinator) -> None:
     ],
 )
 def test_loss_excuses_the_ids_of_its_partition_only(
-    steps: tuple[Transaction, ...], act: Callable[[CheckedTransactionCoordinator], object], lost: int | None
+    steps: tuple[TxnTransitMetadata, ...], act: Callable[[CheckedTransactionCoordinator], object], lost: int | None
 ) -> None:
     """Of four partitions the first has x. No other one has anything."""
     world = CheckedTransactionCoordinator()
@@ -238,17 +241,17 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
     world.write(OWNER, STARTED, DECIDED)
     with world.touched.noted():
         world.state.truncate_to(1)
-    world.held["x"] = TransactionEntry(OWNER)
+    world.held["x"] = TransactionMetadata(OWNER)
     world.looked()
     explanations = [*world.write(STARTED), *world.write(STARTED), *world.write(STARTED)]
     assert bool(explanations) is not is_excused
 
 
-def _loses_all_but(world: CheckedTransactionCoordinator, *kept: Transaction) -> None:
+def _loses_all_but(world: CheckedTransactionCoordinator, *kept: TxnTransitMetadata) -> None:
     """The only replica of the state topic lost its unsynced bytes: all but the first values."""
     with world.touched.noted():
         world.state.truncate_to(len(kept))
-    world.held["x"] = TransactionEntry(kept[-1])
+    world.held["x"] = TransactionMetadata(kept[-1])
     world.looked()
 
 
@@ -266,7 +269,7 @@ def test_lost_decision_excuses_markers_of_the_epochs_before_the_loss_only(epoch:
     ("kept", "again", "is_red"), [((OWNER, STARTED, DECIDED), (), False), ((OWNER,), (STARTED, DECIDED), True)]
 )
 def test_loss_excuses_completions_of_the_decisions_from_before_it_only(
-    kept: tuple[Transaction, ...], again: tuple[Transaction, ...], *, is_red: bool
+    kept: tuple[TxnTransitMetadata, ...], again: tuple[TxnTransitMetadata, ...], *, is_red: bool
 ) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)

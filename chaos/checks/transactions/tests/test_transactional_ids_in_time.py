@@ -9,7 +9,7 @@ from chaos.checks.log import producer_view
 from chaos.checks.tests.kafka_messages import init_producer_id_request, init_producer_id_response
 from chaos.checks.transactions.transactional_ids import MARKERS_US, EndingsInTime, TimeoutsKept
 from reference_broker.core.events import Note
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_metadata import TransactionState
 
 if TYPE_CHECKING:
     pass

@@ -38,8 +38,11 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition
-from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
+from reference_broker.transactions.transaction_metadata import TransactionMetadata, TransactionState, TxnTransitMetadata
+from reference_broker.transactions.transaction_state_manager import (
+    transaction_key,
+    transaction_value,
+)
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tags import Tag
 
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 
 T0, T1 = ("t", 0), ("t", 1)
 TOPIC_ID, STATE_ID = b"t" * 16, b"s" * 16
-OWNER = Transaction("x", 7, 1000, 5, TransactionState.EMPTY, 0)
+OWNER = TxnTransitMetadata("x", 7, 1000, 5, TransactionState.EMPTY, 0)
 STARTED = OWNER._replace(state=TransactionState.ONGOING, partitions={T0: None}, started_ms=5)
 DECIDED = STARTED._replace(state=TransactionState.PREPARE_COMMIT)
 DONE = DECIDED._replace(state=TransactionState.COMPLETE_COMMIT, partitions={})
@@ -124,7 +127,7 @@ class CheckedTransactionCoordinator:
             if type(each).acted is not Check.acted:
                 each.acted(self.us, self.node(), event or Closed(99), effects)
 
-    def write(self, *steps: Transaction, commits: bool = True) -> list[str]:
+    def write(self, *steps: TxnTransitMetadata, commits: bool = True) -> list[str]:
         """Append the values, and replicate them."""
         for step in steps:
             record = Record(
@@ -135,7 +138,7 @@ class CheckedTransactionCoordinator:
                 if commits:
                     self.state.advance_high_watermark(self.state.log_end_offset)
             if commits:
-                self.held[step.transactional_id] = TransactionEntry(step)
+                self.held[step.transactional_id] = TransactionMetadata(step)
             self.looked()
         return self.looked()
 

@@ -10,35 +10,37 @@ from reference_broker.coordination.scheduling import DueTimes
 from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM
-from reference_broker.transactions.transaction import (
-    DECIDED,
+from reference_broker.transactions.transaction_metadata import (
+    PREPARED,
     InitAction,
     ProducerIdAndEpoch,
-    Transaction,
+    TxnTransitMetadata,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
-TRANSACTION = "reference_broker.transactions.transaction"
+TRANSACTION = "reference_broker.transactions.transaction_metadata"
 COMPLETION = "reference_broker.transactions.transaction_completion"
-PARTITION = "reference_broker.transactions.transactions_partition"
+PARTITION = "reference_broker.transactions.transaction_state_manager"
 MARKERS = "reference_broker.transactions.markers"
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@mutant(f"{TRANSACTION}:check_init")
+@mutant(f"{TRANSACTION}:check_init_producer_id")
 def lost_init_response_fences(
-    original: Function, current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool
+    original: Function, metadata: Any, expected: ProducerIdAndEpoch | None
 ) -> InitAction | Error:
     """A producer that repeats InitProducerId with the epoch before, because the response was lost, is fenced by itself
     (KIP-360, X-1)."""
-    verdict: InitAction | Error = original(current, expected, is_changing=is_changing)
+    verdict: InitAction | Error = original(metadata, expected)
     return ErrorCode.producer_fenced if verdict is InitAction.SAME_EPOCH else verdict
 
 
 @mutant(f"{TRANSACTION}:_may_continue")
-def expected_producer_id_not_compared(original: Function, current: Transaction, expected: ProducerIdAndEpoch) -> bool:
+def expected_producer_id_not_compared(
+    original: Function, current: TxnTransitMetadata, expected: ProducerIdAndEpoch
+) -> bool:
     """InitProducerId compares the epoch that its producer expects, but not the producer ID, so that a producer of an
     older ID takes the transactional ID back (KIP-360, X-1)."""
     return True
@@ -47,24 +49,24 @@ def expected_producer_id_not_compared(original: Function, current: Transaction, 
 # --- open transactions ------------------------------------------------------------------------------------------------
 
 
-@mutant(f"{TRANSACTION}:with_partitions")
+@mutant(f"{TRANSACTION}:prepare_add_partitions")
 def added_partitions_replace_earlier_ones(
-    original: Function, current: Transaction, partitions: Collection[Any], client_version: int, now_ms: int
-) -> Transaction:
+    original: Function, current: TxnTransitMetadata, partitions: Collection[Any], client_version: int, now_ms: int
+) -> TxnTransitMetadata:
     """Partitions that are added to an open transaction replace the ones that were added before, which get no marker
     (X-3, X-9)."""
-    step: Transaction = original(current, partitions, client_version, now_ms)
-    return step._replace(partitions=dict.fromkeys(partitions))
+    transit: TxnTransitMetadata = original(current, partitions, client_version, now_ms)
+    return transit._replace(partitions=dict.fromkeys(partitions))
 
 
-@mutant(f"{TRANSACTION}:with_partitions")
+@mutant(f"{TRANSACTION}:prepare_add_partitions")
 def timeout_restarts_with_each_partition(
-    original: Function, current: Transaction, partitions: Collection[Any], client_version: int, now_ms: int
-) -> Transaction:
+    original: Function, current: TxnTransitMetadata, partitions: Collection[Any], client_version: int, now_ms: int
+) -> TxnTransitMetadata:
     """The timeout of a transaction counts from the partition that was added last, and not from its start, so that it
     may stay open for ever (X-7)."""
-    step: Transaction = original(current, partitions, client_version, now_ms)
-    return step._replace(started_ms=now_ms)
+    transit: TxnTransitMetadata = original(current, partitions, client_version, now_ms)
+    return transit._replace(started_ms=now_ms)
 
 
 @mutant(f"{PARTITION}:TransactionsPlayback.restore")
@@ -78,42 +80,43 @@ def loaded_transactions_never_time_out(original: Function, self: Any, skipped: A
 # --- transactions that end --------------------------------------------------------------------------------------------
 
 
-@mutant(f"{COMPLETION}:decided", one_use="An abort that fences a producer still raises the epoch.")
+@mutant(f"{COMPLETION}:prepare_abort_or_commit", one_use="An abort that fences a producer still raises the epoch.")
 def epoch_not_raised_by_end(
     original: Function,
-    current: Transaction,
+    current: TxnTransitMetadata,
     now_ms: int,
     *,
     commits: bool,
     client_version: int,
     next_producer_id: int = NO_PRODUCER_ID,
-) -> Transaction:
+) -> TxnTransitMetadata:
     """EndTxn of transactions of version 2 does not raise the producer epoch, so that a late write of one transaction
     lands in the next, and partitions refuse the marker as late (KIP-890, X-9)."""
-    step: Transaction = original(
+    transit: TxnTransitMetadata = original(
         current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_producer_id
     )
     if client_version < EPOCH_RAISED_FROM:
-        return step
-    return step._replace(producer_epoch=current.producer_epoch, last_producer_epoch=current.last_producer_epoch)
+        return transit
+    return transit._replace(producer_epoch=current.producer_epoch, last_producer_epoch=current.last_producer_epoch)
 
 
 @mutant(f"{COMPLETION}:TransactionCompletion._resume")
 def prepared_aborts_not_resumed(original: Function, self: Any, shard: Any) -> Sliced[None]:
     """A coordinator that takes over sends the markers of prepared commits only. Prepared aborts keep their transactions
     open (X-3)."""
-    commits = [each for each in shard.entries.values() if each.pending is None and DECIDED.get(each.current.state)]
-    for number, entry in enumerate(commits, 1):
+    prepared = [each for each in shard.entries.values() if each.pending_state is None]
+    commits = [each for each in prepared if PREPARED.get(each.current.state)]
+    for number, metadata in enumerate(commits, 1):
         if not shard.is_led:
             return
-        if entry.current.state in DECIDED and entry.pending is None:
-            self._send(shard, entry)
+        if metadata.current.state in PREPARED and metadata.pending_state is None:
+            self._send_markers(shard, metadata)
         if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
             yield
 
 
 @mutant(f"{PARTITION}:_tags_of")
-def client_version_not_written(original: Function, transaction: Transaction) -> dict[int, bytes]:
+def client_version_not_written(original: Function, transaction: TxnTransitMetadata) -> dict[int, bytes]:
     """Records of ``__transaction_state`` lack the transaction.version of the client, so that the next coordinator ends
     a transaction of version 2 as an older one (KIP-890, X-2)."""
     tags: dict[int, bytes] = original(transaction)
@@ -123,14 +126,14 @@ def client_version_not_written(original: Function, transaction: Transaction) -> 
 # --- markers ----------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.transactions.marker_sender:MarkerSender._retry")
+@mutant("reference_broker.transactions.transaction_marker_channel_manager:TransactionMarkerChannelManager._retry")
 def leaderless_markers_never_sent(original: Function, self: Any) -> None:
     """Markers of partitions that had no leader when their transaction ended are not sent when the partitions have one
     (X-3)."""
     again, self._to_retry, self._leaderless = self._to_retry, [], []
     self._waiting.value = 0
     if again:
-        self._work.add(self._distribute_all(again))
+        self._work.add(self._add_all_to_broker_queues(again))
 
 
 @mutant(f"{MARKERS}:MarkerWriter._wait_until_replicated")

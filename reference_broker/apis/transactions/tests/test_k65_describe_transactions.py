@@ -30,7 +30,7 @@ def test_describe_unknown_transactional_id_returns_error() -> None:
 def test_damaged_start_time_fails_only_its_description(started_ms: int) -> None:
     world = transactional_world()
     init_producer_id(world)
-    entry = world.broker.transactions.entry(ID)
+    entry = world.broker.transactions.find_metadata(ID)
     assert not isinstance(entry, Error)
     entry.current = entry.current._replace(started_ms=started_ms)
     damaged, unknown = describe_transactions(world, ID, "nobody")

@@ -1,4 +1,4 @@
-"""One led partition of ``__transaction_state`` (Kafka's TransactionStateManager): written, loaded, as bytes.
+"""One led partition of ``__transaction_state``: its transactional IDs, their log, and their records as bytes.
 
 Keys and values have Kafka's layouts (TransactionLogKey, TransactionLogValue in
 transaction-coordinator/src/main/resources). Each begins with its version (int16). Keys have version 0. Values are
@@ -15,55 +15,47 @@ from typing import Final
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
-from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
+from reference_broker.coordination.log import CoordinatorLog, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
 from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.coroutines import Wait, pause, run_coroutine
+from reference_broker.ports.coroutines import Future, Wait, pause, run_coroutine
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader
 from reference_broker.records.record import Record
-from reference_broker.transactions.transaction import DECIDED, IDS, STATE_IDS, Transaction, TransactionState
+from reference_broker.transactions.transaction_metadata import (
+    PREPARED,
+    STATE_IDS,
+    STATES_BY_ID,
+    TransactionMetadata,
+    TransactionState,
+    TxnTransitMetadata,
+)
 from reference_broker.wire.decoding import primitive_reader
 from reference_broker.wire.errors import Error, ErrorCode
 
 RETRY_US = 100_000
 SPARE_BYTES = 64
-"""Number of bytes by which the record of a decision may be longer than that of the open transaction. A transaction
-whose decision does not fit into a batch would never end."""
+"""Number of bytes by which the record of a prepared transaction may be longer than that of the open one. A transaction
+whose prepared state does not fit into a batch would never end."""
 
 
-@dataclass(slots=True, eq=False)
-class TransactionEntry:
-    """One transactional ID of the partition (Kafka's TransactionMetadata)."""
+@dataclass(slots=True)
+class TransactionAppend:
+    """A transition that is being written to the log."""
 
-    current: Transaction
-    """The value that is shown: replicated, once the partition is settled. A new ID has one without a producer epoch
-    until its first step is replicated."""
-    pending: Transaction | None = None
-    """The step that is being written. Until it is replicated it is invisible, and no other step begins (X-2)."""
-    missing: dict[TopicPartition, None] = field(default_factory=dict)
-    """The partitions of a decided transaction that have no marker yet."""
-    is_sent: bool = False
-    """Whether the markers of the transaction are on their way from this node."""
-
-    def begin_delivery(self) -> dict[TopicPartition, None]:
-        """Note that its markers are on their way. Return the partitions that miss them, from which the delivery removes
-        each one that got its own."""
-        self.is_sent = True
-        self.missing = dict(self.current.partitions)
-        return self.missing
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether a step or markers are being written. Requests for another step are refused meanwhile."""
-        return self.pending is not None or self.current.state in DECIDED
+    error: Future[Error] = field(default_factory=Future)
+    """The error for the client, at the end of an event. NONE means that the transition is replicated."""
+    is_complete: Future[bool] = field(default_factory=Future)
+    """Whether the new state is the current one, and this node still leads the partition. It may come later than
+    ``error``."""
 
 
-class TransactionsPartition(CoordinatorShard):
-    """The transactional IDs of one led partition. ``feature_level`` returns the finalized ``transaction.version``."""
+class TransactionStateManager(CoordinatorShard):
+    """The transactional IDs of one led partition (Kafka's TransactionStateManager has those of all partitions).
+    ``feature_level`` returns the finalized ``transaction.version``."""
 
     def __init__(
         self,
@@ -74,7 +66,7 @@ class TransactionsPartition(CoordinatorShard):
         expiration_ms: int,
     ) -> None:
         super().__init__(log.led)
-        self.entries: dict[str, TransactionEntry] = {}
+        self.entries: dict[str, TransactionMetadata] = {}
         """All transactional IDs of the partition."""
         self.timeouts = DueTimes()
         """When to check whether a transaction is open for too long (X-7)."""
@@ -94,8 +86,8 @@ class TransactionsPartition(CoordinatorShard):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the loaded records are replicated. Before that, a coordinator that takes over could show or do what a
-        third one would never know of (X-2). Kafka does not wait."""
+        """Whether the loaded records are replicated. Before that, a coordinator that takes over could act on records
+        that the next one does not have (X-2). Kafka does not wait."""
         self._is_settled = self._is_settled or self.led.log.high_watermark >= self.loaded_end
         return self._is_settled
 
@@ -123,128 +115,123 @@ class TransactionsPartition(CoordinatorShard):
         """Wait until everything below ``end_offset`` is replicated. The errors are those of the log."""
         return Wait(partial(self._log.when_replicated, end_offset))
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- transitions --------------------------------------------------------------------------------------------------
 
-    def add(self, transaction: Transaction) -> TransactionEntry:
+    def add(self, current: TxnTransitMetadata) -> TransactionMetadata:
         """Add a new transactional ID, of which nothing is written yet."""
-        entry = self.entries[transaction.transactional_id] = TransactionEntry(transaction)
-        return entry
+        metadata = self.entries[current.transactional_id] = TransactionMetadata(current)
+        return metadata
 
-    def write(
-        self,
-        entry: TransactionEntry,
-        step: Transaction,
-        respond: ReplicatedCallback,
-        applied: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Append the next step to the log. There are three outcomes:
+    def append_transaction_to_log(
+        self, metadata: TransactionMetadata, transit: TxnTransitMetadata
+    ) -> TransactionAppend:
+        """Append the next state of the ID to the log. There are three outcomes:
 
-        ===========================  ================  ===========================================
-        the record                   ``respond`` gets  the step
-        ===========================  ================  ===========================================
-        1. is replicated in time     NONE              is applied
-        2. is refused by the log     an error          is discarded
-        3. is in the log, and its    an error          stays pending, and is applied late, as soon
-           replication times out                       as the record is replicated
-        ===========================  ================  ===========================================
+        ===========================  =============  ==============================================
+        the record                   ``error``      the pending state
+        ===========================  =============  ==============================================
+        1. is replicated in time     NONE           becomes the current one
+        2. is refused by the log     an error       is reset
+        3. is in the log, and its    an error       stays, and becomes the current one late, as
+           replication times out                    soon as the record is replicated
+        ===========================  =============  ==============================================
 
-        Kafka discards the step in the third case, too. Here it stays, because its record may still be replicated, and
-        another step that came between could decide the transaction twice (X-3). If another node leads by then, the step
-        is left to that node, and ``respond`` gets NOT_COORDINATOR.
+        Kafka resets the pending state in the third case, too. Here it stays, because its record may still be
+        replicated, and another transition that came between could end the transaction twice (X-3). If another node
+        leads by then, the transition is left to that node, and the error is NOT_COORDINATOR.
 
-        ``respond`` is called exactly once. ``applied`` is called after it, when the step is applied and this node still
-        leads. Both are called at the end of an event. The errors are those of CoordinatorOperationExceptionHelper.
-        """
+        The other errors are those of CoordinatorOperationExceptionHelper."""
         assert self.is_led, f"partition {self.index} is written and lost"
-        assert entry.pending is None, f"{entry.current.transactional_id}: two steps at once"
-        step.validate()
-        entry.pending = step
-        run_coroutine(self._write(entry, step, respond, applied))
+        assert metadata.pending_state is None, f"{metadata.current.transactional_id}: two transitions at once"
+        transit.validate()
+        metadata.pending_state = transit
+        append = TransactionAppend()
+        run_coroutine(self._append_transaction(metadata, transit, append))
+        return append
 
-    async def _write(
-        self, entry: TransactionEntry, step: Transaction, respond: ReplicatedCallback, applied: Callable[[], None]
+    async def _append_transaction(
+        self, metadata: TransactionMetadata, transit: TxnTransitMetadata, append: TransactionAppend
     ) -> None:
-        error, end_offset = await self._append(step)
+        error, end_offset = await self._append_record(transit)
         # 1. The record is replicated in time.
         if not error and self.is_led:  # Decision transaction-step-replicated
-            self._apply(entry, step)
+            self._complete_transition(metadata, transit)
             await self._deferred.end_of_event()
-            respond(ErrorCode.none)
-            if self.is_led:
-                applied()
+            append.error.set_result(ErrorCode.none)
+            append.is_complete.set_result(self.is_led)
             return
-        self._deferred.add(partial(respond, client_error(error) if error else ErrorCode.not_coordinator))
+        refusal = client_error(error) if error else ErrorCode.not_coordinator
+        self._deferred.add(partial(append.error.set_result, refusal))
+        is_complete = False
         # 2. The log has refused it.
         if end_offset is None:  # Decision transaction-step-appended
-            self._discard(entry)
+            self._reset_pending_state(metadata)
         # 3. It is in the log, and may be replicated late.
         elif self.is_led:
-            await self._apply_late(entry, step, end_offset, applied)
+            is_complete = await self._complete_late(metadata, transit, end_offset)
+        append.is_complete.set_result(is_complete)
 
-    async def _apply_late(
-        self, entry: TransactionEntry, step: Transaction, end_offset: int, applied: Callable[[], None]
-    ) -> None:
-        """Apply the step once its record is replicated, however long that takes, unless another node leads by then."""
+    async def _complete_late(self, metadata: TransactionMetadata, transit: TxnTransitMetadata, end_offset: int) -> bool:
+        """Complete the transition once its record is replicated, however long that takes. Return False if another node
+        leads by then."""
         while True:
             await pause(self._ports, RETRY_US)
             if not self.is_led:
-                return
+                return False
             error = await self._replicated(end_offset)
             if not self.is_led:
-                return
+                return False
             if error:  # Decision transaction-late-step
                 continue
-            self._apply(entry, step)
+            self._complete_transition(metadata, transit)
             await self._deferred.end_of_event()
-            if self.is_led:
-                applied()
-            return
+            return self.is_led
 
-    async def _append(self, step: Transaction) -> tuple[Error, int | None]:
-        """Append the step, and wait for its acknowledgement. Return the error of the log, and one past the record, or
+    async def _append_record(self, transit: TxnTransitMetadata) -> tuple[Error, int | None]:
+        """Append the record, and wait for its acknowledgement. Return the error of the log, and one past the record, or
         None if the record is not in the log."""
-        key = transaction_key(step.transactional_id)
-        value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
-        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
+        key = transaction_key(transit.transactional_id)
+        value = None if transit.state is TransactionState.DEAD else transaction_value(transit, self._feature_level())
+        spare_bytes = SPARE_BYTES if transit.state is TransactionState.ONGOING else 0
         appended = self._log.append([(key, value)], spare_bytes=spare_bytes)
         if isinstance(appended, Error):
             return appended, None
         return await appended.acknowledged, appended.end_offset
 
-    def _apply(self, entry: TransactionEntry, step: Transaction) -> None:
-        entry.current, entry.pending, entry.missing, entry.is_sent = step, None, {}, False
-        if step.state is TransactionState.DEAD:
-            del self.entries[step.transactional_id]
+    def _complete_transition(self, metadata: TransactionMetadata, transit: TxnTransitMetadata) -> None:
+        metadata.complete_transition_to(transit)
+        if transit.state is TransactionState.DEAD:
+            del self.entries[transit.transactional_id]
         else:
-            self.schedule_checks(step)
+            self.schedule_checks(transit)
 
-    def _discard(self, entry: TransactionEntry) -> None:
-        """Discard a step that is not in the log, and a new ID with it."""
-        entry.pending = None
-        if entry.current.producer_epoch < 0:
-            self.entries.pop(entry.current.transactional_id, None)
+    def _reset_pending_state(self, metadata: TransactionMetadata) -> None:
+        """Reset a pending state that is not in the log. A new ID is removed with it."""
+        metadata.pending_state = None
+        if metadata.current.producer_epoch < 0:
+            self.entries.pop(metadata.current.transactional_id, None)
 
-    def schedule_checks(self, transaction: Transaction) -> None:
+    def schedule_checks(self, transaction: TxnTransitMetadata) -> None:
         """Schedule the next checks of the ID."""
         if transaction.state is TransactionState.ONGOING:
             self.timeouts.schedule(transaction.transactional_id, transaction.started_ms + transaction.timeout_ms + 1)
         self.expiries.schedule(transaction.transactional_id, transaction.updated_ms + self._expiration_ms)
 
     def validate(self) -> None:
-        for transactional_id, entry in self.entries.items():
-            assert entry.current.transactional_id == transactional_id, (
-                f"{entry.current} is stored under {transactional_id}"
+        for transactional_id, metadata in self.entries.items():
+            assert metadata.current.transactional_id == transactional_id, (
+                f"{metadata.current} is stored under {transactional_id}"
             )
-            entry.current.validate()
-            if entry.current.producer_epoch < 0:
-                assert entry.pending is not None, f"{transactional_id} was never written"
+            metadata.current.validate()
+            if metadata.current.producer_epoch < 0:
+                assert metadata.pending_state is not None, f"{transactional_id} was never written"
 
 
 @dataclass(slots=True)
 class TransactionsPlayback:
     """Implements ``coordination.coordinator_shards.Playback``."""
 
-    shard: TransactionsPartition
+    shard: TransactionStateManager
     _values: dict[str, bytes] = field(default_factory=dict)
     """The last value of each transactional ID."""
 
@@ -267,8 +254,10 @@ class TransactionsPlayback:
                 skipped(-1, f"transactional ID {transactional_id}: {damaged}")
                 continue
             # Decision restored-transaction
-            missing = dict(transaction.partitions) if transaction.state in DECIDED else {}
-            self.shard.entries[transactional_id] = TransactionEntry(transaction, missing=missing)
+            without_marker = dict(transaction.partitions) if transaction.state in PREPARED else {}
+            self.shard.entries[transactional_id] = TransactionMetadata(
+                transaction, partitions_without_marker=without_marker
+            )
             self.shard.schedule_checks(transaction)
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
@@ -283,7 +272,7 @@ FLEXIBLE_FROM: Final = 1
 _PREVIOUS_ID: Final = 0
 _NEXT_ID: Final = 1
 _CLIENT_VERSION: Final = 2
-_WHO_AND_STATE = Struct(">qhib")
+_PRODUCER_AND_STATE = Struct(">qhib")
 _TIMES = Struct(">qq")
 _INT16 = Struct(">h")
 _INT64 = Struct(">q")
@@ -307,12 +296,17 @@ def read_key(data: bytes) -> str | None:
     return fields.string() if fields.version == KEY else None
 
 
-def transaction_value(transaction: Transaction, feature_level: int) -> bytes:
+def transaction_value(transaction: TxnTransitMetadata, feature_level: int) -> bytes:
     """TransactionLogValue, in the version that the finalized ``transaction.version`` allows."""
     version = FLEXIBLE_VALUE if feature_level >= FLEXIBLE_FROM else PLAIN_VALUE
     out = FieldWriter(version, flexible_from=FLEXIBLE_VALUE)
-    who = transaction.producer_id, transaction.producer_epoch
-    out.numbers(_WHO_AND_STATE, *who, transaction.timeout_ms, IDS[transaction.state])
+    out.numbers(
+        _PRODUCER_AND_STATE,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.timeout_ms,
+        STATE_IDS[transaction.state],
+    )
     _write_partitions(out, transaction, is_flexible=version == FLEXIBLE_VALUE)
     out.numbers(_TIMES, transaction.updated_ms, transaction.started_ms)
     if version == FLEXIBLE_VALUE:
@@ -320,7 +314,7 @@ def transaction_value(transaction: Transaction, feature_level: int) -> bytes:
     return bytes(out.data)
 
 
-def _write_partitions(out: FieldWriter, transaction: Transaction, *, is_flexible: bool) -> None:
+def _write_partitions(out: FieldWriter, transaction: TxnTransitMetadata, *, is_flexible: bool) -> None:
     if transaction.state is TransactionState.EMPTY:
         out.null()
         return
@@ -337,7 +331,7 @@ def _write_partitions(out: FieldWriter, transaction: Transaction, *, is_flexible
             out.tagged({})
 
 
-def _tags_of(transaction: Transaction) -> dict[int, bytes]:
+def _tags_of(transaction: TxnTransitMetadata) -> dict[int, bytes]:
     tags = {}
     if transaction.previous_producer_id != NO_PRODUCER_ID:
         tags[_PREVIOUS_ID] = _INT64.pack(transaction.previous_producer_id)
@@ -348,11 +342,12 @@ def _tags_of(transaction: Transaction) -> dict[int, bytes]:
     return tags
 
 
-def read_transaction(transactional_id: str, data: bytes) -> Transaction:
+def read_transaction(transactional_id: str, data: bytes) -> TxnTransitMetadata:
     """Read TransactionLogValue 0 and 1. Raise DamagedRecord, also for a value that no coordinator writes: its markers
-    could not be sent, or a later step could not be written."""
+    could not be sent, or a later state could not be written."""
     fields = FieldReader(data, flexible_from=FLEXIBLE_VALUE, greatest=FLEXIBLE_VALUE)
-    producer_id, epoch, timeout_ms, state = fields.int64(), fields.int16(), fields.int32(), STATE_IDS.get(fields.int8())
+    producer_id, epoch, timeout_ms = fields.int64(), fields.int16(), fields.int32()
+    state = STATES_BY_ID.get(fields.int8())
     if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
         raise DamagedRecord(f"transactional ID {transactional_id} is in no state that is ever written")
     if epoch < 0:
@@ -360,7 +355,7 @@ def read_transaction(transactional_id: str, data: bytes) -> Transaction:
     partitions = _read_partitions(fields)
     updated_ms, started_ms = fields.int64(), fields.int64()
     tags = fields.tagged(_TAGS)
-    transaction = Transaction(
+    transaction = TxnTransitMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
         timeout_ms=timeout_ms,

@@ -7,9 +7,12 @@ import pytest
 from reference_broker.metadata.identifiers import TopicPartition
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.slicing import MARKER_PARTITIONS_PER_SLICE
-from reference_broker.transactions.marker_sender import Delivery, MarkerSender
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
-from reference_broker.transactions.transaction import TransactionState
+from reference_broker.transactions.transaction_marker_channel_manager import (
+    PendingCompleteTxn,
+    TransactionMarkerChannelManager,
+)
+from reference_broker.transactions.transaction_metadata import TransactionState
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
@@ -49,7 +52,7 @@ def test_each_leader_gets_markers_of_its_partitions() -> None:
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
-    assert (world.sent, len(world.record_values(0))) == ([], 4), "taken, added, decided, completed once"
+    assert (world.sent, len(world.record_values(0))) == ([], 4), "taken, added, prepared, completed once"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_new_coordinator_sends_markers_once_loaded_records_are_replicated() -> N
     world.cached.clear()
     world.coordinate(0, log, epoch=1)
     world.pass_ms(1000)
-    assert world.transactions.entry(id_) is ErrorCode.coordinator_load_in_progress
+    assert world.transactions.find_metadata(id_) is ErrorCode.coordinator_load_in_progress
     assert world.transactions.loading()
     assert world.sent == []
     world.replicate(0)
@@ -244,13 +247,15 @@ def test_coordinator_below_min_insync_replicas_is_unavailable() -> None:
 
 def test_missing_leaders_are_looked_up_when_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups: list[int] = []
-    original = MarkerSender._distribute
+    original = TransactionMarkerChannelManager._add_to_broker_queues
 
-    def counted(self: MarkerSender, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+    def counted(
+        self: TransactionMarkerChannelManager, pending_txn: PendingCompleteTxn, partitions: Sequence[TopicPartition]
+    ) -> None:
         lookups.append(len(partitions))
-        original(self, delivery, partitions)
+        original(self, pending_txn, partitions)
 
-    monkeypatch.setattr(MarkerSender, "_distribute", counted)
+    monkeypatch.setattr(TransactionMarkerChannelManager, "_add_to_broker_queues", counted)
     world, id_ = ended_transaction((-1, -1))
     world.pass_ms(10_000)
     assert lookups == [2]
