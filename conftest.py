@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.verdict import Verdict
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
-TURNS = {"thorough": 6, "simulated": 8, "spark": 2}
+TURNS = {"thorough": 8, "simulated": 12, "spark": 2}
 """Parts of which a commit plays one test in this number, and a night all. All would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
@@ -35,7 +35,7 @@ _OF_ANOTHER_PART = re.compile(r"^pytestmark = .*\bmark\.(?:live|peer|spark|simul
 os.environ.pop("GITHUB_ACTIONS", None)
 
 # No limit for one example: machines are busy, and pytest-timeout guards the whole test.
-settings.register_profile("unhurried", deadline=None)
+settings.register_profile("unhurried", deadline=None, max_examples=40)
 settings.register_profile("nightly", deadline=None, max_examples=1000)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "unhurried")
 settings.load_profile(PROFILE)

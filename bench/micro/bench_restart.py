@@ -61,6 +61,7 @@ def bench_restart(benchmark: BenchmarkFixture, written: Path, snapshots: bool) -
     benchmark.pedantic(start, setup=without, rounds=3)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.thorough
 @pytest.mark.benchmark(group=f"snapshot of {PRODUCERS} producers")
 def bench_snapshot(benchmark: BenchmarkFixture, written: Path) -> None:
     """Measure the whole snapshot. Where there are many producers, the appends that follow the roll share it."""

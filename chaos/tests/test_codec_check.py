@@ -148,6 +148,7 @@ def assert_passed_in_bytes(name: str) -> None:
     assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
 
 
+@pytest.mark.thorough
 def test_version_without_followers_fields_ends_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(version: int, frame: memoryview, offset: int) -> tuple[FetchRequest, int]:
         request, end = decode_draft_request(version, frame, offset)

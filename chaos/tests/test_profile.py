@@ -1,5 +1,7 @@
 """The profile of a search: it reports the parts and the kinds of events, and changes nothing that is played."""
 
+import pytest
+
 from chaos.checks.replication.committed_records import NoAckedLost
 from chaos.search.profile import Profile
 from chaos.sim.machine import Machine
@@ -7,6 +9,7 @@ from chaos.sim.one_seed import play_seed
 from scenarios import loader
 
 
+@pytest.mark.thorough
 def test_profile_reports_parts_and_kinds_without_changing_runs() -> None:
     plain = play_seed(loader.find("1"), 4_600_002, hashed=True).verdict
     handle, acted = Machine._handle, NoAckedLost.acted

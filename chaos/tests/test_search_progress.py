@@ -58,6 +58,7 @@ def test_search_shows_its_speed_and_the_first_red_seed_at_once(
     assert not capsys.readouterr().err, "the end has a report of its own"
 
 
+@pytest.mark.thorough
 def test_passed_scenario_says_that_it_does_not_list_the_mutant(capsys: pytest.CaptureFixture[str]) -> None:
     one = [each for each in loader.load_all() if each.name == "01-lost-response"]
     assert simulate(one, SimOptions(seed=1, mutant="no_abort")) == 0
@@ -92,6 +93,7 @@ def test_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
     assert report(SeedSearch("one", (verdict, counted), 1.0)) == f"one: PASSED, 2 seeds, {speed}, 100 points/s"
 
 
+@pytest.mark.thorough
 def test_scenarios_are_played_in_turn_until_one_is_red(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
     assert "repeat with: ./crucible sim 01-lost-response --seed 8" in out
 
 
+@pytest.mark.thorough
 def test_search_ends_with_its_processor_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_response_under_way_is_lost_with_a_discarded_connection() -> None:
     assert wire.client.received == ["accepted", "reset"]
 
 
+@pytest.mark.thorough
 def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     coded = {"requests": 0, "replies": 0}
 

@@ -35,6 +35,7 @@ def test_default_values_are_equal_inside_plain_values() -> None:
         assert MetadataImage() == EMPTY_IMAGE
 
 
+@pytest.mark.thorough
 def test_seed_has_the_same_hash_inside_plain_values() -> None:
     frozen = play_seed(loader.find("1"), 4_600_001, hashed=True).verdict
     with plain_values():

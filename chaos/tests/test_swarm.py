@@ -173,6 +173,7 @@ def test_fault_rate_matches_scenario() -> None:
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.
 
 
+@pytest.mark.thorough
 def test_some_seeds_play_the_file_and_others_have_settings() -> None:
     scenario = SCENARIOS["swarm-replicated"]
     drawn = [materialised(scenario, seed) for seed in range(1, 200)]

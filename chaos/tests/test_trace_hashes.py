@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from chaos.search.trace_hashes import differences, hashed_plays, plays_of
 
 
+@pytest.mark.thorough
 def test_seed_has_the_same_trace_hash_twice_and_a_change_is_reported() -> None:
     plays = plays_of(["1"], [3], with_mutants=False)
     before = list(hashed_plays(plays[:1], processes=1))

@@ -18,6 +18,7 @@ from scenarios import loader
 from scenarios.model import Fault, Match, Scenario
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alone", [True, False])
 def test_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back(alone: bool) -> None:
     scenario = loader.find("intruder")

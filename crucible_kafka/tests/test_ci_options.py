@@ -44,6 +44,7 @@ def test_shown_node_has_no_results(tmp_path: Path) -> None:
     assert "leave --junit out" in typed_in(*words).stderr
 
 
+@pytest.mark.thorough
 def test_red_seed_is_a_failure_with_its_command(tmp_path: Path) -> None:
     result = typed_in(*RED_SEED, "--junit", tmp_path / "sim.xml", "--github")
     assert result.exit_code == 1

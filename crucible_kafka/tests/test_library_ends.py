@@ -76,6 +76,7 @@ def test_process_that_a_signal_ends_is_a_crash_unless_somebody_sent_it(number: s
         kafka.node(0).forget_crashes()
 
 
+@pytest.mark.thorough
 def test_cluster_that_nobody_closes_ends_and_names_its_place() -> None:
     before = {*threading.enumerate()}
     line = sys._getframe().f_lineno + 1
@@ -95,6 +96,7 @@ def test_cluster_that_nobody_closes_ends_and_names_its_place() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_closed_cluster_leaves_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -779,6 +779,7 @@ def test_member_that_its_coordinator_forgot_joins_again(kafka: Cluster) -> None:
     assert assigned == [3, 3]
 
 
+@pytest.mark.thorough
 def test_threads_may_create_and_remove_rules_at_once(kafka: Cluster) -> None:
     def use(count: int) -> list[int]:
         kept = [kafka.on("Fetch", client_id=f"nobody-{number}").hang(optional=True) for number in range(count)]

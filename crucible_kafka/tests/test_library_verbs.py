@@ -92,6 +92,7 @@ def test_leader_moves_only_to_a_replica_in_sync(kafka: Cluster, single: Cluster)
         kafka.move_leader("orders", 7)
 
 
+@pytest.mark.thorough
 def test_isr_is_shortened_and_grows_again(kafka: Cluster) -> None:
     kafka.create_topic("shrunk", replicas=3)
     leader = kafka.leader("shrunk")

@@ -55,6 +55,7 @@ def test_too_short_a_history_has_no_room_for_violations(tmp_path: Path, capsys: 
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_measurements_are_kept_reported_and_drawn(tmp_path: Path) -> None:
     for operations, wall_s in ((10, 5.0), (100, 9.0), (100, 8.0)):
         remember(Measured(operations, 120, 300, 10**6, wall_s, 12.0, 2**30, "passed"), tmp_path)

@@ -87,6 +87,7 @@ def test_planted_steps_are_found_where_they_are(levels: tuple[tuple[float, int],
         assert all(step.p_value <= 0.01 for step in steps)
 
 
+@pytest.mark.thorough
 def test_steady_series_has_a_change_only_at_the_stated_rate() -> None:
     random = np.random.default_rng(2)
     assert sum(bool(change_points(_series(random, (0.0, 30)))) for _ in range(100)) <= 5, "1 % are one of 100"

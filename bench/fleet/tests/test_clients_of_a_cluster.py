@@ -227,6 +227,7 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(
     assert {operation.node for operation in operations(world, "fetch")[before:]} == {0, 1, 2}
 
 
+@pytest.mark.thorough
 def test_fetcher_waits_for_a_leader_and_then_reads_on(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:

@@ -250,6 +250,7 @@ def rewind_world(world: GroupWorld, broker: GroupsBroker, load: KeyedProducer, s
     finish(world, load, subject)
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("M-15", "M-5")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(

@@ -28,6 +28,7 @@ def fetchers(settings: ClientSettings, count: int) -> list[SessionFetcher]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("spread")
 def test_twenty_simultaneous_clients_send_one_request(world: FleetWorld, settings: ClientSettings) -> None:
     world.start(*fetchers(settings, 20))

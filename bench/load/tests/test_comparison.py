@@ -104,6 +104,7 @@ def test_figure_has_its_median_and_with_five_runs_an_interval() -> None:
     assert estimate(many, "publish latency p99").text == "7.0 (5.0–100.1)"
 
 
+@pytest.mark.thorough
 def test_confidence_interval_of_median_has_its_coverage() -> None:
     import numpy as np
 
@@ -135,6 +136,7 @@ def test_difference_is_shown_only_where_the_interval_excludes_one() -> None:
     assert second == "c beside a: no difference shown."
 
 
+@pytest.mark.thorough
 def test_few_noisy_runs_have_the_range_of_single_runs_instead_of_an_interval(tmp_path: Path) -> None:
     entries = [*runs("a", 5, 9, 20), *runs("b", 6, 11, 30)]
     latency = estimate(columns(entries)["b"], "publish latency p99")

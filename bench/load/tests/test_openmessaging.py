@@ -98,6 +98,7 @@ def test_file_that_is_missing_is_named(tmp_path: Path) -> None:
         read_published(tmp_path / "none.json")
 
 
+@pytest.mark.thorough
 def test_page_of_published_results_has_their_figures_and_names_them_as_not_verified(tmp_path: Path) -> None:
     published = [read_published(stored(tmp_path / "r.json", document(driver="<Pulsar>")))]
     text = write([], tmp_path / "p.html", "./c", "m", published).read_text()

@@ -27,6 +27,7 @@ def test_ratios_follow_direction_of_metric() -> None:
     assert slow.ratio == Figure((0.5,), "x")
 
 
+@pytest.mark.thorough
 def test_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
     page = write(_results(), tmp_path / "0001_now.json")
     text = page.read_text()

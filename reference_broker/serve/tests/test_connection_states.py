@@ -190,6 +190,7 @@ def test_request_waits_while_writes_are_paused(driver: Driver) -> None:
     assert len(driver.served) == 2
 
 
+@pytest.mark.thorough
 def test_connection_is_read_again_when_backlog_is_served(driver: Driver) -> None:
     connection, transport = in_flight(driver)
     connection.data_received(FRAME * (READ_AHEAD_BYTES // len(FRAME)))

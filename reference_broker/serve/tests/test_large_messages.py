@@ -147,6 +147,7 @@ def test_large_requests_are_decoded_one_by_one(world: SteppedDriver) -> None:
     assert len(world.node.requests) == len(connections)
 
 
+@pytest.mark.thorough
 def test_slightly_smaller_request_waits_for_one_being_decoded(world: SteppedDriver) -> None:
     """Otherwise requests that arrive by falling size would all be half made."""
     connections = [world.connected() for _ in range(8)]
@@ -216,6 +217,7 @@ def test_memory_budget_counts_decoded_requests(world: SteppedDriver) -> None:
     assert share.recount() == 0
 
 
+@pytest.mark.thorough
 def test_waiting_frame_of_closed_connection_is_released_at_once(world: SteppedDriver) -> None:
     for _ in range(2):
         world.send(world.connected(), ApiKey.METADATA, 9, names(20_000))

@@ -175,6 +175,7 @@ def test_many_short_arrays_are_written_in_as_many_slices_as_a_long_one(inner: in
     assert slices >= outer * (inner + 1) // WIRE_UNITS_PER_SLICE
 
 
+@pytest.mark.thorough
 def test_items_of_nested_arrays_count_together() -> None:
     names = MAX_ITEMS[ApiKey.DELETE_RECORDS] * 2 // 3
     kind = layout(ApiKey.DELETE_RECORDS, 2)

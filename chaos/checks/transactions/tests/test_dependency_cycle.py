@@ -57,6 +57,7 @@ def test_cycles_found_are_those_of_a_brute_force_search(random: Random) -> None:
     assert (violations[0].at_us if violations else -1) == closed_at(history)
 
 
+@pytest.mark.thorough
 def test_about_half_of_the_drawn_histories_have_cycles() -> None:
     """So that the comparison above means something."""
     red = sum(closed_at(drawn(Random(seed))) >= 0 for seed in range(200))
