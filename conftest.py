@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
-from scenarios.ledger import head
+from scenarios.ledger import turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,9 +68,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def due_cases(cases: Sequence[str], parts: int) -> set[str]:
     """Return the cases that the tests of this commit play: each ``parts``-th one, in an order of their own, and at
-    least one."""
+    least one. ``parts`` commits in a row play all of them."""
     parts = min(parts, len(cases))
-    return {*sorted(cases, key=lambda case: crc32(case.encode()))[int(head()[:8] or "0", 16) % parts :: parts]}
+    return {*sorted(cases, key=lambda case: crc32(case.encode()))[turn() % parts :: parts]}
 
 
 def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:

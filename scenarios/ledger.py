@@ -126,6 +126,17 @@ def head() -> str:
     return _git("rev-parse", "HEAD")
 
 
+def turn() -> int:
+    """Return this clone's number of commits, which says whose turn it is among tests that a commit plays in part.
+
+    Commits in a row play one share after the other, and a rebase onto as many commits draws the same. A clone without
+    its older commits does not know their number: there the commit's hash draws a turn.
+    """
+    if _git("rev-parse", "--is-shallow-repository") == "false":
+        return int(_git("rev-list", "--count", "HEAD") or 0)
+    return int(head()[:8] or "0", 16)
+
+
 @cache
 def _git(*words: str) -> str:
     try:

@@ -51,7 +51,7 @@ FASTEST = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["sim"])}
 SLOW = {"consumer_begins_for_ever", "follower_begins_for_ever"}
 """Mutants that are played at night only, since one play takes half a minute or more."""
 PARTS = 32
-PART = int(ledger.head()[:8] or "0", 16) % PARTS
+PART = ledger.turn() % PARTS
 
 
 def _is_due(name: str, mutant: str) -> bool:

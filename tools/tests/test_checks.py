@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import conftest
 from crucible_kafka import cli
+from scenarios import ledger
 from tools import checks
 
 Commands = list[tuple[str, ...]]
@@ -129,7 +130,7 @@ def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all
     cases = [str(case) for case in range(21)]
     due = []
     for commit in range(8):
-        monkeypatch.setattr(conftest, "head", lambda commit=commit: f"{commit:08x}" + "0" * 32)
+        monkeypatch.setattr(conftest, "turn", lambda commit=commit: 2_600 + commit)
         due.append(conftest.due_cases(cases, 4))
     assert {len(each) for each in due} == {5, 6}
     assert set().union(*due[:4]) == {*cases}
@@ -184,3 +185,12 @@ def test_each_test_is_in_one_part_and_starts_a_process_only_if_marked(
     assert f"{passed} passed" in output, output
     assert f"{failed} failed" in output if failed else "failed" not in output
     assert ("it must be marked live" in output) == bool(failed)
+
+
+@pytest.mark.parametrize(("shallow", "drawn"), [("false", 2_606), ("true", 0x8FAF14C0), ("", 0x8FAF14C0)])
+def test_turn_is_the_number_of_commits_or_else_drawn_by_hash(
+    shallow: str, drawn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {"--is-shallow-repository": shallow, "--count": "2606", "HEAD": "8faf14c0" + "0" * 32}
+    monkeypatch.setattr(ledger, "_git", lambda *words: outputs[words[1]])
+    assert ledger.turn() == drawn
