@@ -44,6 +44,22 @@ settings.load_profile(PROFILE)
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "only tests of this part (or these); marks decide in which part a test is"
     parser.addoption("--part", action="append", choices=PARTS, default=[], help=text)
+    text = "only the test files of this share (such as 1/2), for processes side by side"
+    parser.addoption("--share", type=share_named, default=(1, 1), help=text)
+
+
+def share_named(text: str) -> tuple[int, int]:
+    """Return a share's number and the number of shares: "1/2" is the first one of two. Raise ValueError."""
+    number, shares = map(int, text.split("/"))
+    if not 1 <= number <= shares:
+        raise ValueError(f"there is no share {text}")
+    return number, shares
+
+
+def in_share(file: str, share: tuple[int, int]) -> bool:
+    """Say whether a test file, by its path from the root of the project, is in the share."""
+    number, shares = share
+    return crc32(file.encode()) % shares == number - 1
 
 
 def part_of(item: pytest.Item) -> str:
@@ -54,16 +70,25 @@ def part_of(item: pytest.Item) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip files that have no test of the chosen parts, since importing all test files takes 20 s. Few have live tests
-    or tests with Spark, and a file whose ``pytestmark`` is that of another part has no quick ones."""
-    marks = {"live": ("mark.live", "mark.peer"), "spark": ("mark.spark",)}
+    """Skip files of another share, and those that have no test of the chosen parts, since importing all test files
+    takes 20 s. Few have tests that are not quick, and a file whose ``pytestmark`` is that of another part has no quick
+    ones."""
+    marks = {part: (f"mark.{part}",) for part in PARTS} | {"live": ("mark.live", "mark.peer")}
     wanted = config.getoption("--part")
-    if not wanted or not {*wanted} <= {*marks, "quick"} or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
+        return None
+    if not in_share(_from_root(collection_path, config), config.getoption("--share")):
+        return True
+    if not wanted:
         return None
     source = collection_path.read_text(encoding="utf-8")
     if "quick" in wanted:
         return True if wanted == ["quick"] and _OF_ANOTHER_PART.search(source) else None
     return None if any(mark in source for part in wanted for mark in marks[part]) else True
+
+
+def _from_root(path: Path, config: pytest.Config) -> str:
+    return os.path.relpath(path, config.rootpath)
 
 
 def due_cases(cases: Sequence[str], parts: int) -> set[str]:
@@ -91,6 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip the rotated cases that are not due, which the night plays. If parts are chosen, as ``crucible test`` does,
     the tests of some parts take turns, too (nights play all of them), and tests with Spark come last: its process stays
     and would slow down live tests."""
+    share = config.getoption("--share")
+    items[:] = [item for item in items if in_share(_from_root(item.path, config), share)]
     by_parts = bool(config.getoption("--part")) and PROFILE != "nightly"
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
     by_commits = [item for item in items if item.get_closest_marker("nightly") is None]

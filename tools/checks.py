@@ -3,6 +3,9 @@
 Live tests wait more than they compute, so two files of them run side by side. The tests with Spark run beside them with
 the lowest priority, since live tests leave half of the processor time idle. What only computes runs behind both, in the
 time that neither wants.
+
+Quick tests are many and short. Each core has a process of its own with a share of their files, because pytest-xdist
+would import all of them in each process, and its messages take 4 ms of processor time for each test.
 """
 
 import os
@@ -23,17 +26,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
 TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
 ON_ALL_CORES = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
-COMPUTING = ("--part", "quick", "--part", "thorough", "--part", "simulated")
-CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "lint": ("style", (sys.executable, "-m", "ruff", "check", ".")),
-    "format": ("layout", (sys.executable, "-m", "ruff", "format", "--check", ".")),
-    "contracts": ("imports between rooms", (str(Path(sys.executable).parent / "lint-imports"), "--no-cache")),
-    "types": ("types", (sys.executable, "-m", "mypy")),
-    "quick": ("quick tests", (*PYTEST, *ON_ALL_CORES, "--part", "quick")),
-    "pure": ("tests that only compute", (*PYTEST, *ON_ALL_CORES, *COMPUTING)),
-    "live": ("live tests", (*PYTEST, *TWO_FILES_AT_ONCE, "--part", "live")),
-    "spark": ("tests of what Spark judges", (*PYTEST, "--part", "spark")),
+Stage = tuple[tuple[str, ...], ...]
+"""Commands that run side by side."""
+SHARES = os.cpu_count() or 1
+QUICK: Stage = tuple((*PYTEST, "--part", "quick", "--share", f"{share}/{SHARES}") for share in range(1, SHARES + 1))
+LONG: Stage = ((*PYTEST, *ON_ALL_CORES, "--part", "thorough", "--part", "simulated"),)
+CHECKS: dict[str, tuple[str, tuple[Stage, ...]]] = {
+    "lint": ("style", (((sys.executable, "-m", "ruff", "check", "."),),)),
+    "format": ("layout", (((sys.executable, "-m", "ruff", "format", "--check", "."),),)),
+    "contracts": ("imports between rooms", (((str(Path(sys.executable).parent / "lint-imports"), "--no-cache"),),)),
+    "types": ("types", (((sys.executable, "-m", "mypy"),),)),
+    "quick": ("quick tests", (QUICK,)),
+    "pure": ("tests that only compute", (QUICK, LONG)),
+    "live": ("live tests", (((*PYTEST, *TWO_FILES_AT_ONCE, "--part", "live"),),)),
+    "spark": ("tests of what Spark judges", (((*PYTEST, "--part", "spark"),),)),
 }
+"""Titles of the checks, and their stages one after the other."""
 FAST = ("lint", "format", "contracts", "quick")
 WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
@@ -77,10 +85,22 @@ def _worst(statuses: Mapping[str, int]) -> int:
 
 
 def _status_of(name: str, pytest_words: Sequence[str]) -> int:
-    what, command = CHECKS[name]
+    what, stages = CHECKS[name]
     click.echo(f"== {what}", err=True)
-    with _started([*command, *(pytest_words if PYTEST[2] in command else ())]) as child:
-        return child.wait()
+    statuses: list[int] = []
+    for stage in stages:
+        statuses += _statuses_of([[*words, *(pytest_words if PYTEST[2] in words else ())] for words in stage])
+    return next((each for each in statuses if each not in (0, NO_TESTS)), min(statuses))
+
+
+def _statuses_of(commands: Sequence[Sequence[str]]) -> list[int]:
+    """Run these side by side and return their statuses. The first one is shown as it runs, what the others print
+    follows it."""
+    with ExitStack() as stack:
+        beside = [stack.enter_context(_shown_later(words)) for words in commands[1:]]
+        with _started(commands[0]) as child:
+            first = child.wait()
+        return [first, *(status() for status in beside)]
 
 
 @contextmanager
@@ -91,9 +111,26 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
     command = ["nice", "-n", "19", sys.executable, "crucible_kafka", "test", *only, "--", *pytest_words]
     prepared = _do_nothing if "spark" in names else _when_idle
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
+    with _shown_later(command, signal.SIGTERM, prepared, env=patient) as status:
+        yield status
+
+
+def _do_nothing() -> None:
+    """Prepare nothing."""
+
+
+@contextmanager
+def _shown_later(
+    command: Sequence[str],
+    end: signal.Signals = signal.SIGINT,
+    prepared: Callable[[], None] = _do_nothing,
+    **options: Any,
+) -> Iterator[Callable[[], int]]:
+    """Run a command while its block runs, as ``_started`` does. It yields a function that waits for it, shows its
+    output and returns its status."""
     with (
         tempfile.TemporaryFile("w+") as said,
-        _started(command, signal.SIGTERM, prepared, stdout=said, stderr=said, env=patient) as child,
+        _started(command, end, prepared, stdout=said, stderr=said, **options) as child,
     ):
 
         def status() -> int:
@@ -103,10 +140,6 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
             return found
 
         yield status
-
-
-def _do_nothing() -> None:
-    """Prepare nothing."""
 
 
 def _when_idle() -> None:

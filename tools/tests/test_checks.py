@@ -53,13 +53,15 @@ def test_judged():
 
 @pytest.fixture
 def commands_run(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Commands that would have been started; those with ``types`` fail, those with ``simulated`` find no test."""
+    """Commands that would have been started; ``types`` fail, and only live ones find tests ``-k absent``."""
     commands: Commands = []
 
     @contextmanager
     def started(command: list[str], *_: Any, **__: Any) -> Iterator[SimpleNamespace]:
         commands.append(tuple(command))
-        status = 1 if "mypy" in command or "types" in command else 5 if "simulated" in command else 0
+        status = (
+            1 if "mypy" in command or "types" in command else 5 if "absent" in command and "live" not in command else 0
+        )
         yield SimpleNamespace(wait=lambda: status, pid=0)
 
     monkeypatch.setattr(checks, "_started", started)
@@ -91,10 +93,28 @@ def test_spark_runs_beside_live_tests_and_computing_checks_behind_both(commands_
 
 def test_import_contracts_run_behind_quick_tests(commands_run: Commands) -> None:
     assert checks.run(["lint", "contracts", "quick"], ["-x"]) == 0
-    lint, behind, quick = commands_run
+    lint, behind, *shares = commands_run
     assert "ruff" in lint
     assert behind[-4:] == ("--only", "contracts", "--", "-x")
-    assert quick[-3:] == ("--part", "quick", "-x")
+    assert {words[-5:] for words in shares} == {(*words[-4:], "-x") for words in checks.QUICK}
+
+
+def test_files_of_quick_tests_are_shared_out_to_processes_side_by_side(commands_run: Commands) -> None:
+    assert checks.run(["pure"], []) == 0
+    assert {*commands_run[:-1]} == {*checks.QUICK}
+    assert [*commands_run[-1:]] == [*checks.LONG]
+    shares = [conftest.share_named(words[-1]) for words in checks.QUICK]
+    files = [f"bench/tests/test_{number}.py" for number in range(1_000)]
+    for file in files:
+        assert sum(conftest.in_share(file, share) for share in shares) == 1
+    for share in shares:
+        assert sum(conftest.in_share(file, share) for file in files) > 0.8 * len(files) / len(shares)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
+def test_share_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        conftest.share_named(text)
 
 
 def test_without_live_tests_the_computing_checks_run_behind_spark(commands_run: Commands) -> None:
@@ -114,13 +134,13 @@ def test_background_checks_get_only_idle_time() -> None:
 
 def test_without_live_tests_and_spark_all_run_one_after_the_other(commands_run: Commands) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
-    assert [command[-1] for command in commands_run] == [".", "-x"]
+    assert [command[-1] for command in commands_run] == [".", *["-x"] * len(checks.QUICK)]
 
 
 def test_exit_codes(commands_run: Commands) -> None:
-    assert checks.run(["lint", "pure"], []) == 5
-    assert checks.run(["pure", "live"], []) == 0
-    assert checks.run(["types", "pure"], []) == 1
+    assert checks.run(["lint", "pure"], ["-k", "absent"]) == 5
+    assert checks.run(["pure", "live"], ["-k", "absent"]) == 0
+    assert checks.run(["types", "pure"], ["-k", "absent"]) == 1
     assert commands_run
 
 
@@ -159,7 +179,7 @@ def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
         assert CliRunner().invoke(cli.main, ["test", *words]).exit_code == code
-    assert len(commands_run) == 5
+    assert len(commands_run) == 4 + len(checks.QUICK)
 
 
 @pytest.mark.live
