@@ -57,12 +57,10 @@ def test_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> None
     first = play_seed(scenario, 3).verdict
     play_seed(loader.find("27"), 4)
     again = play_seed(scenario, 3, hashed=True).verdict
-    assert (first.events, first.fetches, first.acked, first.faults) == (
-        again.events,
-        again.fetches,
-        again.acked,
-        again.faults,
-    )
+    assert first.events == again.events
+    assert first.fetches == again.fetches
+    assert first.acked == again.acked
+    assert first.faults == again.faults
 
 
 def test_purposes_have_generators_of_their_own() -> None:

@@ -240,7 +240,8 @@ def test_wait_ends_when_the_rule_has_fired(client: Client, kafka: Cluster) -> No
 def test_wait_in_vain_ends_in_time(client: Client) -> None:
     rule = client.done("POST", "/v1/rules", {"api": "Produce", "act": "hang"})
     status, error = client.refused("POST", f"/v1/rules/{rule['id']}/wait", {"timeout_s": 0.05})
-    assert (status, "has fired 0 of 1 times" in error) == (504, True)
+    assert status == 504
+    assert "has fired 0 of 1 times" in error
     assert client.refused("POST", f"/v1/rules/{rule['id']}/wait", {"timeout_s": 10_000})[0] == 400
 
 

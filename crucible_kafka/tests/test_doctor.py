@@ -43,7 +43,9 @@ def java_prints(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_java_must_be_new_enough(java_prints: Any, text: str, found: str, is_well: bool) -> None:
     java_prints(text)
     finding = doctor.java()
-    assert (finding.found, not finding.cure, finding.is_needed) == (found, is_well, True)
+    assert finding.found == found
+    assert (not finding.cure) == is_well
+    assert finding.is_needed
 
 
 def test_each_lack_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

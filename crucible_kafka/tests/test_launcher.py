@@ -89,11 +89,9 @@ def test_named_interpreter_is_used_or_rejected(
 
 def test_it_measures_a_real_interpreter(launcher: Any) -> None:
     seconds, path, version = launcher.measured(sys.executable)
-    assert (0 < seconds < 10, Path(path).resolve(), version) == (
-        True,
-        Path(sys.executable).resolve(),
-        sys.version_info[:2],
-    )
+    assert 0 < seconds < 10
+    assert Path(path).resolve() == Path(sys.executable).resolve()
+    assert version == sys.version_info[:2]
 
 
 def test_two_calls_at_once_set_up_once(launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,9 @@ def test_mutant_is_played_until_killed_and_empty_plays_do_not_count(
 ) -> None:
     one, kept = a_search(), list[LiveSearch]()
     assert search([one], 3, 1.0, showing(*outcomes), kept.append) == 0
-    assert (one.plays, one.tries, bool(one.guarantees)) == (plays, tries, killed)
+    assert one.plays == plays
+    assert one.tries == tries
+    assert bool(one.guarantees) == killed
     assert kept == [one]
 
 

@@ -25,7 +25,10 @@ def test_tombstone_has_no_value_and_proves_itself() -> None:
         (WRITER, number, True) for number in range(COUNT)
     ]
     (run,) = spans_of_batch(memoryview(build(made)), -1, COUNT - 1, 0)
-    assert (run.writer, run.first_sequence, run.count, run.valid) == (WRITER, 0, COUNT, True)
+    assert run.writer == WRITER
+    assert run.first_sequence == 0
+    assert run.count == COUNT
+    assert run.valid is True
 
 
 def test_tombstone_without_its_header_is_not_ours() -> None:

@@ -65,12 +65,10 @@ def test_published_file_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "kafka-big-batches-gzip.yaml"
     path.write_text(PUBLISHED)
     driver = read_driver(path)
-    assert (driver.replication, driver.acks, driver.compression, driver.linger_ms) == (
-        3,
-        -1,
-        "gzip",
-        200,
-    )
+    assert driver.replication == 3
+    assert driver.acks == -1
+    assert driver.compression == "gzip"
+    assert driver.linger_ms == 200
     assert driver.topic_settings == {"min.insync.replicas": "2", "flush.messages": "1"}
     assert (driver.request_timeout_ms, driver.batch_bytes, driver.partition_max_bytes) == (
         120_000,
@@ -92,7 +90,10 @@ def test_driver_settings_reach_producers_and_readers() -> None:
     (producer,) = load_plans(spec(made, messageSize=100, producerRate=500_000))
     assert producer.batch_records == 81
     ((_, reader),) = read_plans(spec(made))
-    assert (reader.isolation_level, reader.max_wait_ms, reader.min_bytes, reader.max_bytes) == (1, 7, 8, 9)
+    assert reader.isolation_level == 1
+    assert reader.max_wait_ms == 7
+    assert reader.min_bytes == 8
+    assert reader.max_bytes == 9
 
 
 def test_without_a_file_kafka_s_defaults_hold() -> None:

@@ -131,7 +131,9 @@ def test_should_is_red_only_if_strict() -> None:
 
 def test_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
     outcome = _verdict(stumbles, ("127.0.0.1", 1))
-    assert (outcome.verdict, outcome.is_red(True), outcome.is_ours) == (CaseVerdict.OUR_ERROR, False, True)
+    assert outcome.verdict == CaseVerdict.OUR_ERROR
+    assert not outcome.is_red(True)
+    assert outcome.is_ours
     assert re.fullmatch(r"the case stumbles: IndexError: .*, test_play.py:\d+", outcome.reason)
 
 

@@ -45,7 +45,10 @@ def test_correct_result_is_good(journey: Journey) -> None:
     verdict = compute_verdict(journey)
     assert verdict.is_good
     count = len(journey.eligible)
-    assert (verdict.eligible, verdict.uploaded, verdict.whole, verdict.equal) == (count, count, count, count)
+    assert verdict.eligible == count
+    assert verdict.uploaded == count
+    assert verdict.whole == count
+    assert verdict.equal == count
     assert (verdict.missing_before, verdict.recreated, verdict.replayed_bytes) == (len(journey.replay) - 3, 2, 20)
     assert verdict.cells()[-1] == "yes"
 

@@ -31,7 +31,10 @@ def test_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.MonkeyP
     folder = drive(find("plain-load"), plan, "typed", lambda _: None)
     (spec,) = specs
     assert spec.bootstrap == ["there:1", "there:2"]
-    assert (spec.load.seconds, spec.workers, spec.dial, spec.versions) == (7, 3, {}, {"fetch": 12})
+    assert spec.load.seconds == 7
+    assert spec.workers == 3
+    assert spec.dial == {}
+    assert spec.versions == {"fetch": 12}
     assert spec.shape is not None
     assert spec.shape.kind == "spike"
     assert spec.topic_prefix.startswith("crucible-")

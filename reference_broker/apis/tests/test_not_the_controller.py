@@ -130,7 +130,9 @@ def test_auto_topic_creation_is_sent_to_active_controller() -> None:
     )
     world.request(k03_metadata, wanted)
     ((peer, _, api_key, _, body, *_),) = world.metadata.ports.sent
-    assert (peer, api_key, [each.name for each in body.topics]) == (2, 19, ["new"])
+    assert peer == 2
+    assert api_key == 19
+    assert [each.name for each in body.topics] == ["new"]
     world.metadata.quorum.leader_id = -1
     world.request(k03_metadata, wanted)
     assert len(world.metadata.ports.sent) == 1

@@ -312,7 +312,9 @@ def test_presume_processed_uses_next_number_and_names_all_partitions() -> None:
     handler.build({A: at(1), B: at(0)})
     assert handler.presume_processed()
     plan = handler.build({A: at(1), B: at(0)})
-    assert (plan.session_id, plan.session_epoch, dict(plan.to_send)) == (ID, 2, {A: at(1), B: at(0)})
+    assert plan.session_id == ID
+    assert plan.session_epoch == 2
+    assert dict(plan.to_send) == {A: at(1), B: at(0)}
 
 
 @pytest.mark.clause("G-12")

@@ -54,7 +54,9 @@ def test_requests_without_session_are_full() -> None:
     handler = FetchSessionHandler()
     for _ in range(3):
         plan = handler.build(wanted(FOO0, FOO1))
-        assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0, FOO1])
+        assert plan.session_id == 0
+        assert plan.session_epoch == 0
+        assert list(plan.to_send) == [FOO0, FOO1]
         assert handler.handle_response(response(0, FOO0, FOO1)).problem is None
 
 
@@ -126,7 +128,9 @@ def test_session_id_not_found_makes_next_request_full_without_id() -> None:
         handler.handle_response(response(0, error=ErrorCode.fetch_session_id_not_found)).problem == "top-level error 70"
     )
     plan = handler.build(wanted(FOO0))
-    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0])
+    assert plan.session_id == 0
+    assert plan.session_epoch == 0
+    assert list(plan.to_send) == [FOO0]
 
 
 @pytest.mark.clause(
@@ -150,7 +154,9 @@ def test_top_level_error_replaces_session(error: int) -> None:
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(0, error=error)).problem
     plan = handler.build(wanted(FOO0, FOO1))
-    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0, FOO1])
+    assert plan.session_id == 123
+    assert plan.session_epoch == 0
+    assert list(plan.to_send) == [FOO0, FOO1]
 
 
 @pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostResponse")
@@ -159,7 +165,9 @@ def test_lost_response_replaces_session() -> None:
     handler.build(wanted(FOO0, offset=5))
     handler.handle_lost()
     plan = handler.build(wanted(FOO0, offset=5))
-    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0])
+    assert plan.session_id == 123
+    assert plan.session_epoch == 0
+    assert list(plan.to_send) == [FOO0]
 
 
 @pytest.mark.clause("F-3")
@@ -191,7 +199,10 @@ def test_close_session_request_names_no_partitions() -> None:
     handler = opened(FOO0)
     plan = handler.farewell()
     assert plan is not None
-    assert (plan.session_id, plan.session_epoch, list(plan.to_send), plan.to_forget) == (123, -1, [], ())
+    assert plan.session_id == 123
+    assert plan.session_epoch == -1
+    assert list(plan.to_send) == []
+    assert plan.to_forget == ()
     assert handler.handle_response(response(0)).problem is None
     assert handler.farewell() is None
 
@@ -210,7 +221,9 @@ def test_sessionless_fetcher_sends_final_epoch_and_all_partitions() -> None:
     handler = FetchSessionHandler(sessionless=True)
     for lost in (False, True, False):
         plan = handler.build(wanted(FOO0, FOO1))
-        assert (plan.session_id, plan.session_epoch, len(plan.to_send)) == (0, -1, 2)
+        assert plan.session_id == 0
+        assert plan.session_epoch == -1
+        assert len(plan.to_send) == 2
         if lost:
             handler.handle_lost()
         else:
@@ -232,7 +245,9 @@ def test_recreated_topic_after_removal_is_added() -> None:
     handler.build(wanted(BAR0))
     handler.handle_response(response(123))
     plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
-    assert (plan.session_epoch, list(plan.to_send), plan.to_forget) == (2, [FOO0], ())
+    assert plan.session_epoch == 2
+    assert list(plan.to_send) == [FOO0]
+    assert plan.to_forget == ()
 
 
 @pytest.mark.clause(
@@ -246,7 +261,10 @@ def test_topic_ids_are_used_only_if_all_topics_have_ids() -> None:
     assert (mixed.uses_topic_ids, mixed.version(17)) == (False, 12)
     handler.handle_response(response(1, FOO0, BAR0, ids={}))
     granted = handler.build(wanted(FOO0, BAR0))
-    assert (granted.session_id, granted.session_epoch, granted.uses_topic_ids, granted.version(17)) == (1, 1, True, 17)
+    assert granted.session_id == 1
+    assert granted.session_epoch == 1
+    assert granted.uses_topic_ids is True
+    assert granted.version(17) == 17
     assert list(granted.to_send) == [BAR0], "the partition whose ID became known is named again"
     assert not granted.to_forget
     handler.handle_response(response(1))

@@ -74,11 +74,16 @@ def test_synonyms_are_in_order_of_precedence() -> None:
     of_broker = [("log.retention.ms", value, source) for value, source in (("2000", 2), ("3000", 3), ("4000", 4))]
     of_broker.append(("log.retention.ms", "604800000", 5))
     row = described(world, BROKER, OWN, "log.retention.ms")["log.retention.ms"]
-    assert (row.value, row.config_source, row.read_only, places(row)) == ("2000", 2, False, of_broker)
+    assert row.value == "2000"
+    assert row.config_source == 2
+    assert row.read_only is False
+    assert places(row) == of_broker
     row = described(world, TOPIC, "t", "retention.ms")["retention.ms"]
     assert (row.config_source, places(row)) == (1, [("retention.ms", "1000", 1), *of_broker])
     row = described(world, TOPIC, "u", "retention.ms")["retention.ms"]
-    assert (row.value, row.config_source, places(row)) == ("2000", 2, of_broker)
+    assert row.value == "2000"
+    assert row.config_source == 2
+    assert places(row) == of_broker
     rows = described(world, BROKER, CLUSTER)
     assert {name: (row.value, row.config_source, row.read_only) for name, row in rows.items()} == {
         "log.retention.ms": ("3000", 3, False),
@@ -92,7 +97,9 @@ def test_topic_only_config_has_no_other_synonyms() -> None:
     world = NodeWorld()
     world.create("t")
     row = described(world, TOPIC, "t", "remote.storage.enable")["remote.storage.enable"]
-    assert (row.value, row.config_source, places(row)) == ("false", 5, [])
+    assert row.value == "false"
+    assert row.config_source == 5
+    assert places(row) == []
 
 
 def test_static_configs_are_read_only() -> None:
@@ -218,7 +225,8 @@ def test_resource_type_without_configs_is_named_in_error(kind: int, text: str) -
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=OWN, configuration_keys=None)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
     (result,) = world.request(ApiKey.DESCRIBE_CONFIGS, 4, body).results
-    assert (result.error_code, text in result.error_message) == (ErrorCode.invalid_request, True)
+    assert result.error_code == ErrorCode.invalid_request
+    assert text in result.error_message
 
 
 def is_another_value(key: ConfigKey, text: str) -> bool:

@@ -290,4 +290,7 @@ def test_join_reason_is_noted() -> None:
     world.new(reason="rolling restart")
     (note,) = [fields for what, fields in world.ports.notes if what == "group_state"]
     assert str(note["reason"]).endswith("is new: rolling restart")
-    assert (note["group"], note["state"], note["generation"], note["members"]) == ("g", "PreparingRebalance", 0, 1)
+    assert note["group"] == "g"
+    assert note["state"] == "PreparingRebalance"
+    assert note["generation"] == 0
+    assert note["members"] == 1

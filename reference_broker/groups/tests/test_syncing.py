@@ -173,7 +173,9 @@ def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[MembershipWorld, list
         world.join(instance=f"i{at}")
     world.pass_ms(0)
     ids = list(world.group.members)
-    assert (world.group.state, world.group.leader, len(ids)) == (GroupState.COMPLETING_REBALANCE, ids[0], 5)
+    assert world.group.state == GroupState.COMPLETING_REBALANCE
+    assert world.group.leader == ids[0]
+    assert len(ids) == 5
     syncings = [
         world.sync(each, assignments={other: other.encode() for other in ids}, instance=f"i{at}")
         for at, each in reversed(list(enumerate(ids)))

@@ -163,7 +163,9 @@ def test_truncation_without_epochs() -> None:
     epochs.truncate_from_start(7)
     epochs.drop(7)
     epochs.clear()
-    assert (entries(epochs), epochs.latest, epochs.epoch_at(7)) == ([], -1, -1)
+    assert entries(epochs) == []
+    assert epochs.latest == -1
+    assert epochs.epoch_at(7) == -1
 
 
 @pytest.mark.clause("LeaderEpochFileCacheTest.shouldClearAllEntries")

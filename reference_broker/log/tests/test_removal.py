@@ -196,7 +196,10 @@ def test_control_batches_of_any_size_are_appended() -> None:
         origin=BatchOrigin.BROKER,
     )
     first, second = headers_of(all_bytes(log))
-    assert (first.is_control, first.compression, first.leader_epoch, second.base_offset) == (True, 0, 4, 1)
+    assert first.is_control
+    assert first.compression == 0
+    assert first.leader_epoch == 4
+    assert second.base_offset == 1
 
 
 def test_follower_rejects_duplicate_and_damaged_batches() -> None:

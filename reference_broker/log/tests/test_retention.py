@@ -30,7 +30,9 @@ def test_bytes_retention_deletes_active_segment_only_if_zero() -> None:
     log = filled(MemoryDisk())
     log.config = replace(THREE_EACH, retention_bytes=1)
     log.enforce_retention(at(10**12))
-    assert (len(log.segments), log.log_start_offset, log.log_end_offset) == (1, 18, 24)
+    assert len(log.segments) == 1
+    assert log.log_start_offset == 18
+    assert log.log_end_offset == 24
     log.config = replace(THREE_EACH, retention_bytes=0)
     log.high_watermark = 23
     assert log.enforce_retention(NOW) == 0

@@ -168,7 +168,9 @@ def test_newest_snapshot_is_taken_at_start_and_notifies_nobody(monkeypatch: pyte
     assert isinstance(world.loader._store, StoreInMemory)
     world.loader._store.latest = OffsetAndEpoch(40, 3)
     run_to_end(world.loader.load())
-    assert (list(world.loader.image.topics), world.loader.last_offset, world.published) == (["a"], 39, [])
+    assert list(world.loader.image.topics) == ["a"]
+    assert world.loader.last_offset == 39
+    assert world.published == []
     world.log.start_offset = 40
     world.log.append([encode(each) for each in B], 3)
     world.commit()
@@ -194,7 +196,9 @@ def test_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_d
         ("a", None),
         (None, "c"),
     ]
-    assert (sorted(image.topics), world.loader.last_offset, world.loader.in_transaction) == (["b", "c"], 39, False)
+    assert sorted(image.topics) == ["b", "c"]
+    assert world.loader.last_offset == 39
+    assert world.loader.in_transaction is False
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testListenerRenotified", "MetadataLoaderTest.testReloadSnapshot")

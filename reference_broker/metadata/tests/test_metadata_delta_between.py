@@ -88,7 +88,10 @@ def test_difference_applied_to_first_image_gives_second(before: MetadataImage, a
     cache = cache_of(before, "c", 1).apply(update_of(delta, after, 1))
     assert (cache.topics, cache.topic_names) == (after.topics, after.topic_names)
     if before == after:
-        assert (delta.topics, delta.configs, delta.brokers, delta.features) == ((), {}, {}, {})
+        assert delta.topics == ()
+        assert delta.configs == {}
+        assert delta.brokers == {}
+        assert delta.features == {}
 
 
 def _check_partitions(change: TopicChange, after: TopicImage) -> None:

@@ -70,7 +70,9 @@ def test_leader_is_not_reported_while_prospective() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
-    assert (node.quorum.leader_id, node.quorum.reported_leader_id, node.notifications[-1]) == (1, -1, ("leader", -1, 5))
+    assert node.quorum.leader_id == 1
+    assert node.quorum.reported_leader_id == -1
+    assert node.notifications[-1] == ("leader", -1, 5)
     for request in node.take(ApiKey.VOTE):
         request.replied(granted(request, False, leader=1))
     assert (node.quorum.reported_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))

@@ -58,7 +58,10 @@ def test_fetch_has_replica_epoch_and_offset() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5, count=2), high_watermark=1)
     sent = node.sent[0]
-    assert (sent.peer, sent.body.replica_id, sent.body.cluster_id, sent.body.max_wait_ms) == (1, 0, "cluster", 1000)
+    assert sent.peer == 1
+    assert sent.body.replica_id == 0
+    assert sent.body.cluster_id == "cluster"
+    assert sent.body.max_wait_ms == 1000
     assert (sent.body.session_id, sent.body.session_epoch) == (0, -1)
     assert (sent.partition.current_leader_epoch, sent.partition.high_watermark) == (5, 1)
 

@@ -210,7 +210,9 @@ def test_invariants_hold_in_storm(seed: int) -> None:
 
 def test_seed_repeats_run() -> None:
     first, second = weather(11, seconds=4), weather(11, seconds=4)
-    assert (first.time_us, first.events, first.states()) == (second.time_us, second.events, second.states())
+    assert first.time_us == second.time_us
+    assert first.events == second.events
+    assert first.states() == second.states()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

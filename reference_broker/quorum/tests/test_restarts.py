@@ -64,7 +64,10 @@ def test_restarted_follower_fetches_from_log_end() -> None:
 def test_restarted_follower_that_voted_for_other_node_follows_leader() -> None:
     again = restarted(roles.voted_follower())
     quorum = again.quorum
-    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 1, 2)
+    assert quorum.role == Role.FOLLOWER
+    assert quorum.epoch == 5
+    assert quorum.leader_id == 1
+    assert quorum.voted_id == 2
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreSame")
@@ -72,19 +75,28 @@ def test_restarted_follower_that_voted_for_leader_follows_it() -> None:
     node = roles.voted()
     node.begin(2, 5)
     quorum = restarted(node).quorum
-    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 2, 2)
+    assert quorum.role == Role.FOLLOWER
+    assert quorum.epoch == 5
+    assert quorum.leader_id == 2
+    assert quorum.voted_id == 2
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializePrimordialEpoch")
 def test_node_without_files_starts_in_epoch_zero() -> None:
     quorum = Alone().started().quorum
-    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 0, -1, -1)
+    assert quorum.role == Role.UNATTACHED
+    assert quorum.epoch == 0
+    assert quorum.leader_id == -1
+    assert quorum.voted_id == -1
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeAsUnattached", "FileQuorumStateStoreTest.testReload")
 def test_restarted_unattached_voter_keeps_epoch() -> None:
     quorum = restarted(roles.unattached()).quorum
-    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 5, -1, -1)
+    assert quorum.role == Role.UNATTACHED
+    assert quorum.epoch == 5
+    assert quorum.leader_id == -1
+    assert quorum.voted_id == -1
 
 
 # The file

@@ -56,7 +56,10 @@ def test_our_batches_are_read_by_them(client: str, codec: Compression, batch: li
     data = build(batch, base_offset=1000, producer_id=7, producer_epoch=1, base_sequence=3, compression=codec)
     theirs = BATCHES[client](bytearray(data))
     assert theirs.validate_crc()
-    assert (theirs.base_offset, theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == (1000, 7, 1, 3)
+    assert theirs.base_offset == 1000
+    assert theirs.producer_id == 7
+    assert theirs.producer_epoch == 1
+    assert theirs.base_sequence == 3
     assert theirs.max_timestamp == max(record.timestamp_ms for record in batch)
     assert [fields(record) for record in theirs] == ours(data)
 

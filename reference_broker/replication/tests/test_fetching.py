@@ -53,7 +53,9 @@ def test_new_broker_epoch_opens_new_session_with_all_partitions() -> None:
     world.broker_epoch += 1
     world.respond(sent)
     sent, request = world.fetch()
-    assert (request.replica_epoch, request.session_epoch, len(named(request))) == (BROKER_EPOCH + 1, 0, 3)
+    assert request.replica_epoch == BROKER_EPOCH + 1
+    assert request.session_epoch == 0
+    assert len(named(request)) == 3
 
 
 @pytest.mark.clause("F-22")

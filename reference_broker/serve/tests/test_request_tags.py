@@ -21,7 +21,10 @@ def test_fetch_and_response_are_tagged_with_session(version: int, session_id: in
     frame = b"".join(bytes(each) for each in encode_request(ApiKey.FETCH, version, 9, "reader", body))[4:]
     request = decode(3, memoryview(frame), SERVED)
     tag = request.tag
-    assert (tag.api_key, tag.api_version, tag.client_id, tag.role) == (ApiKey.FETCH, version, "reader", "client")
+    assert tag.api_key == ApiKey.FETCH
+    assert tag.api_version == version
+    assert tag.client_id == "reader"
+    assert tag.role == "client"
     assert (tag.session_id, tag.session_epoch, tag.error) == (session_id, session_epoch, 0)
     world = NodeWorld()
     world.give(request)

@@ -79,7 +79,10 @@ def test_request_names_transaction_and_partitions(world: VerifierWorld) -> None:
     results = world.verify(A, B, OTHER, epoch=3)
     ((node, _, _, _),) = world.link.requests
     (request,) = world.link.transactions
-    assert (node, request.transactional_id, request.producer_id, request.producer_epoch) == (2, world.id_of(2), 7, 3)
+    assert node == 2
+    assert request.transactional_id == world.id_of(2)
+    assert request.producer_id == 7
+    assert request.producer_epoch == 3
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1)), ("others", (0,))]
     assert request.verify_only
     world.link.respond({B: ErrorCode.invalid_txn_state})

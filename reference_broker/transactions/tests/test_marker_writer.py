@@ -31,7 +31,10 @@ def test_marker_ends_transaction(commit: bool) -> None:
         [] if commit else [(PRODUCER, 0)]
     )
     last = world.batches()[-1]
-    assert (last.is_control, last.is_transactional, last.producer_id, last.base_offset) == (True, True, PRODUCER, 3)
+    assert last.is_control
+    assert last.is_transactional
+    assert last.producer_id == PRODUCER
+    assert last.base_offset == 3
     log.check_invariants()
 
 

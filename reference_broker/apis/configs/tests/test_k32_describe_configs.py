@@ -97,4 +97,6 @@ def test_describe_broker_configs() -> None:
 )
 def test_describe_unknown_resource_returns_error(kind: int, name: str, error: ErrorCode) -> None:
     result = describe(AdminWorld(), kind, name)
-    assert (result.error_code, bool(result.error_message), result.configs) == (error, True, ())
+    assert result.error_code == error
+    assert result.error_message
+    assert result.configs == ()

@@ -55,7 +55,10 @@ def test_other_node_forwards_describe_quorum_to_leader(client_id: str) -> None:
     world = QuorumApiWorld(leader_id=3)
     assert world.describe(client_id=client_id) is None
     (request,) = world.sent
-    assert (request.peer, request.channel, request.api_key, request.api_version) == (3, Channel.CONTROLLER, 55, 2)
+    assert request.peer == 3
+    assert request.channel == Channel.CONTROLLER
+    assert request.api_key == 55
+    assert request.api_version == 2
     assert request.body == describe_request(("__cluster_metadata", [0]))
     assert request.timeout_ms == 2000
     assert world.call.responses == []

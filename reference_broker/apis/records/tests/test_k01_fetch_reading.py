@@ -49,7 +49,10 @@ def test_offset_outside_log_returns_out_of_range(world: FetchWorld, offset: int,
     data = fetched(world, offset)
     assert data.error_code == error
     if error:
-        assert (data.high_watermark, data.last_stable_offset, data.log_start_offset, data.records) == (-1, -1, -1, b"")
+        assert data.high_watermark == -1
+        assert data.last_stable_offset == -1
+        assert data.log_start_offset == -1
+        assert data.records == b""
 
 
 def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world: FetchWorld) -> None:
@@ -87,7 +90,9 @@ def test_follower_fetch_of_non_replica_is_rejected(
 def test_read_committed_stops_at_the_last_stable_offset(world: FetchWorld) -> None:
     world.log("a").lso_hold = 2
     committed = fetched(world, isolation_level=1)
-    assert (len(committed.records or b""), committed.last_stable_offset, committed.aborted_transactions) == (100, 2, [])
+    assert len(committed.records or b"") == 100
+    assert committed.last_stable_offset == 2
+    assert committed.aborted_transactions == []
     uncommitted = fetched(world)
     assert (len(uncommitted.records or b""), uncommitted.aborted_transactions) == (200, None)
 

@@ -28,7 +28,10 @@ def test_session_fields(world: FetchWorld) -> None:
     assert session.last_used_ms == session.created_ms == world.broker.now.wall_ms
     assert session.made_by == "consumer 'me'"
     cached = session.partitions[A0]
-    assert (cached.topic, cached.index, cached.max_bytes, cached.fetch_offset) == ("a", 0, 77, 0)
+    assert cached.topic == "a"
+    assert cached.index == 0
+    assert cached.max_bytes == 77
+    assert cached.fetch_offset == 0
     assert (cached.current_leader_epoch, cached.last_fetched_epoch, cached.log_start_offset) == (0, -1, 5)
     assert (cached.sent_high_watermark, cached.sent_log_start_offset) == (0, 0)
 
@@ -125,7 +128,9 @@ def test_full_fetch_with_session_id_replaces_session(world: FetchWorld) -> None:
 def test_full_fetch_with_final_epoch_closes_session(world: FetchWorld) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, -1, {A0: 0}).response
-    assert (response.error_code, response.session_id, names(response)) == (ErrorCode.none, 0, [A0])
+    assert response.error_code == ErrorCode.none
+    assert response.session_id == 0
+    assert names(response) == [A0]
     assert not world.sessions.sessions
     assert [note["session_id"] for note in world.ports.noted("session_closed")] == [first]
 

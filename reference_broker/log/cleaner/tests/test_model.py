@@ -209,11 +209,9 @@ class CleanerMachine(RuleBasedStateMachine):
         for offset, record in found.items():
             wanted = self.written[offset]
             text = None if record.value is None else record.value.decode()
-            assert ((record.key or b"").decode(), text, record.timestamp_ms) == (
-                wanted.key,
-                wanted.value,
-                wanted.time_ms,
-            )
+            assert (record.key or b"").decode() == wanted.key
+            assert text == wanted.value
+            assert record.timestamp_ms == wanted.time_ms
         newest = {record.key: offset for offset, record in sorted(self.written.items())}
         for offset, wanted in self.written.items():
             if offset < self.log.log_start_offset or offset in found:

@@ -62,7 +62,10 @@ def served() -> Served:
 @pytest.mark.clause("S-1", "S-2", "S-3")
 def test_fetch_returns_at_most_max_bytes_from_position(served: Served) -> None:
     piece = served.fetch(position=5, max_bytes=10)
-    assert (piece.data, piece.position, piece.size, piece.id) == (served.data[5:15], 5, len(served.data), served.id)
+    assert piece.data == served.data[5:15]
+    assert piece.position == 5
+    assert piece.size == len(served.data)
+    assert piece.id == served.id
     assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, ErrorCode.none)
 
 
@@ -166,7 +169,10 @@ def test_draft_returns_remaining_bytes_and_media_type(served: Served) -> None:
     first = served.handle(body, 1000).topics[0].partitions[0]
     assert (first.media_type, first.more, first.data) == (MEDIA_TYPE, True, served.data[:10])
     last = served.handle(request_for("c", 2, 3, served.id, size - 4, 10), 1000).topics[0].partitions[0]
-    assert (last.media_type, last.more, last.data, last.position) == ("", False, served.data[-4:], size - 4)
+    assert last.media_type == ""
+    assert last.more is False
+    assert last.data == served.data[-4:]
+    assert last.position == size - 4
     end = served.handle(request_for("c", 2, 3, served.id, size, 10), 1000).topics[0].partitions[0]
     assert (end.error_code, end.more, end.data) == (ErrorCode.none, False, b"")
     for position in (size + 1, -1):
@@ -179,7 +185,9 @@ def test_draft_returns_remaining_bytes_and_media_type(served: Served) -> None:
 def test_fetch_snapshot_serves_metadata_partition(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     one = served.handle(good).topics[0].partitions[0]
-    assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
+    assert one.size == len(served.data)
+    assert one.position == 0
+    assert bytes(one.unaligned_records) == served.data[:10]
     assert (one.snapshot_id.end_offset, one.snapshot_id.epoch) == served.id
     assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (1, 3)
     assert [each.node_id for each in served.handle(good).node_endpoints] == [1]
@@ -226,7 +234,10 @@ def test_response_round_trip(served: Served, version: int) -> None:
     response = served.handle(seen, version)
     correlation_id, decoded = decode_response(key, version, b"".join(encode_response(key, version, 7, response))[4:])
     piece = read_response(decoded)
-    assert (correlation_id, piece.error, piece.position, piece.data) == (7, ErrorCode.none, 5, served.data[5:15])
+    assert correlation_id == 7
+    assert piece.error == ErrorCode.none
+    assert piece.position == 5
+    assert piece.data == served.data[5:15]
     assert not piece.is_last
     assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
 

@@ -85,7 +85,10 @@ def test_invalid_transition_is_ignored() -> None:
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsOnEmpty")
 def test_new_metadata_is_empty() -> None:
     known = PartitionSegments()
-    assert (listed(known), known.unfinished(), known.highest_offset(0), owner(known, 0, 0)) == ([], (), None, None)
+    assert listed(known) == []
+    assert known.unfinished() == ()
+    assert known.highest_offset(0) is None
+    assert owner(known, 0, 0) is None
 
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsShouldReturnSortedSegments")
@@ -100,7 +103,9 @@ def test_segments_are_listed_by_start_offset() -> None:
 def test_started_copy_is_known_and_not_read() -> None:
     segment = copy_of(1, 0, 50)
     known = after(segment, state=STARTED)
-    assert (owner(known, 0, 0), listed(known), garbage(known)) == (None, [], {segment.segment_id})
+    assert owner(known, 0, 0) is None
+    assert listed(known) == []
+    assert garbage(known) == {segment.segment_id}
     assert known.highest_offset(0) is None
 
 
@@ -111,7 +116,9 @@ def test_finished_copy_is_read_where_it_has_offset() -> None:
     one, two = copy_of(1, 10, 100), copy_of(2, 101, 200)
     known = after(one, two)
     assert (owner(known, 0, 90), owner(known, 0, 150)) == (one.segment_id, two.segment_id)
-    assert (owner(known, 0, 9), owner(known, 0, 201), owner(known, 1, 90)) == (None, None, None)
+    assert owner(known, 0, 9) is None
+    assert owner(known, 0, 201) is None
+    assert owner(known, 1, 90) is None
     assert known.highest_offset(0) == 200
     assert not garbage(known)
 
@@ -153,7 +160,9 @@ def test_segment_with_deletion_started_is_known_and_not_read() -> None:
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentsWithDeleteSegmentFinishedState")
 def test_deleted_segment_is_not_known() -> None:
     known = after(copy_of(1, 10, 100), state=DELETED)
-    assert (listed(known), garbage(known), len(known)) == ([], set(), 0)
+    assert listed(known) == []
+    assert garbage(known) == set()
+    assert len(known) == 0
 
 
 @pytest.mark.clause(
