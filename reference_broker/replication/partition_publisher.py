@@ -55,7 +55,6 @@ from reference_broker.replication.partition_directories import (
     no_note,
 )
 from reference_broker.replication.partitions import Partition, PartitionRoles, Partitions
-from reference_broker.replication.syncing import must_sync
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
@@ -313,8 +312,7 @@ class PartitionPublisher:
         return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """Lead the replica, or apply its newer state. With one replica, everything in the log is committed, once it is
-        as durable as flush.messages requires."""
+        """Lead the replica, or apply its newer state."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch  # Decision led-epoch
         if partition is None:
@@ -322,32 +320,16 @@ class PartitionPublisher:
             del self._logs_not_led[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
-        if len(state.replicas) == 1 and not must_sync(log):
-            log.advance_high_watermark(log.log_end_offset)
         if partition is None:
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
             self.partitions.add(partition)
             self.roles.leads(partition, state)
             self.partitions.unfollow(*key)
-            if len(state.replicas) == 1 and must_sync(log):
-                self._sync(partition)
             return
         partition.leader_epoch = state.leader_epoch
         self.roles.leads(partition, state)
         if is_new_epoch:
             partition.changed()
-
-    def _sync(self, partition: Partition) -> None:
-        """Make the only replica of a partition durable, and commit what it holds."""
-        point = partition.log.sync_point()
-
-        def synced() -> None:
-            if not partition.is_removed:
-                partition.log.mark_synced(point)
-                if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
-                    partition.changed()
-
-        self.sync(point.paths, synced)
 
     def _directory(self, topic: TopicImage, index: int) -> str:
         """The partition's directory, cleared of what an earlier topic of that name left.

@@ -18,6 +18,20 @@ def must_sync(log: PartitionLog) -> bool:
     return log.config.flush_messages < UNBOUNDED and log.appended_since_sync >= log.config.flush_messages
 
 
+def leader_end(log: PartitionLog) -> int:
+    """Return how far the leader's own log counts for the high watermark: up to its end or, where ``flush.messages``
+    requires a sync, as far as it is durable, since records that were read must survive a power loss."""
+    return log.synced_offset if must_sync(log) else log.log_end_offset  # Decision leader-end
+
+
+def advance_only_replica(log: PartitionLog) -> bool:
+    """Move the high watermark of a partition with one replica: it waits for no other. Return whether it moved.
+
+    Call this after an append, a sync and a change of settings, as ``Leaders`` advances partitions with several
+    replicas."""
+    return log.advance_high_watermark(leader_end(log))
+
+
 def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], None]) -> None:
     """Call ``done`` when everything appended so far to ``logs`` is synced."""
     points = [(log, log.sync_point()) for log in logs]
@@ -40,8 +54,8 @@ def _flush(ports: Ports, partition: Partition) -> None:
 
 
 def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
-    """Call ``done`` when everything appended so far to led ``partitions`` is synced. Partitions with one replica are
-    committed up to there."""
+    """Call ``done`` when everything appended so far to led ``partitions`` is synced. Their high watermarks may have
+    waited for it."""
     missing = len(partitions)
 
     def synced(partition: Partition, point: SyncPoint) -> None:
@@ -50,7 +64,7 @@ def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[
             partition.log.mark_synced(point)
             if partition.followers is not None:
                 partition.synced()
-            elif partition.log.advance_high_watermark(point.end_offset):
+            elif advance_only_replica(partition.log):
                 partition.changed()
         missing -= 1
         if missing == 0:

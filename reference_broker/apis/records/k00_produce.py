@@ -100,7 +100,7 @@ ProducePartitionKey: TypeAlias = tuple[str, bytes, int]
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
-def handle(broker: Broker, call: Call, body: ProduceRequest) -> ProduceResponse | None:
+def handle(broker: Broker, call: Call, body: ProduceRequest) -> None:
     """Append the batches of a request, and respond once they are acknowledged.
 
     Every partition gets its own error code; one refused partition does not stop the others. Large batches whose records
@@ -108,15 +108,9 @@ def handle(broker: Broker, call: Call, body: ProduceRequest) -> ProduceResponse 
     """
     body = _with_each_partition_once(body)
     if body.transactional_id is None:
-        return append_batches(broker, call, body, {})
-
-    def verified(verifications: VerificationResults) -> None:
-        response = append_batches(broker, call, body, verifications)
-        if response is not None:
-            call.respond(response)
-
-    verify_transaction(broker, call, body, callback(call, verified))
-    return None
+        append_batches(broker, call, body, {})
+    else:
+        verify_transaction(broker, call, body, callback(call, partial(append_batches, broker, call, body)))
 
 
 API = Api.of(ProduceRequest, handle)
@@ -167,15 +161,14 @@ class ProduceInProgress:
     verifications: VerificationResults
     """The results for the batches that begin a transaction in their partitions."""
     written: list[WrittenBatch] = field(default_factory=list)
+    """The batches that are in the log."""
     postponed: list[_Postponed] = field(default_factory=list)
     units: int = PRODUCED_UNITS_PER_SLICE
     """The remaining work of this event. Once it is negative, all further batches are postponed."""
 
 
-def append_batches(
-    broker: Broker, call: Call, request: ProduceRequest, verifications: VerificationResults
-) -> ProduceResponse | None:
-    """Append what one event has time for. Return the response, or None if it is sent later or never.
+def append_batches(broker: Broker, call: Call, request: ProduceRequest, verifications: VerificationResults) -> None:
+    """Append the batches in this event, and postpone those that it has no time for. Then respond.
 
     Only the broker itself writes to its own topics: their records become its state at the next start."""
     progress = ProduceInProgress(broker, call, request, verifications)
@@ -186,11 +179,11 @@ def append_batches(
         else:
             results = [_append_or_postpone(progress, topic, entry) for entry in topic.partitions]
         responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
-    if not progress.postponed:
-        return _sync_then_respond(broker, call, request, responses, progress.written, progress.written)
     _notify(progress.written)
-    run_in_slices(broker, call, _append_postponed_then_respond(progress, responses))
-    return None
+    if progress.postponed:
+        run_in_slices(broker, call, _append_postponed_then_respond(progress, responses))
+    else:
+        _sync_then_respond(progress, responses)
 
 
 def _key(topic: ProduceTopic | ProduceTopicResponse, index: int) -> ProducePartitionKey:
@@ -223,17 +216,16 @@ def _append_or_postpone(
     if progress.units < 0 or is_large:  # Decision batch-postponed
         progress.postponed.append(_Postponed(topic, entry, partition, guard))
         return ProducePartitionResponse(entry.partition, ErrorCode.none)
-    return _append(progress, partition, entry, records, guard, progress.written)
+    return _append(progress, partition, entry, records, guard)
 
 
 def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[ProduceTopicResponse]) -> Sliced[None]:
-    """Append the postponed batches in slices of one event each, replace their places in ``responses`` by the
-    results, and respond once all batches of the request are acknowledged.
+    """Append the postponed batches in slices of one event each, replace their places in ``responses`` by the results,
+    and respond.
 
-    The watchers of a slice's partitions are notified at its end (``new`` has its batches), so that consumers need not
-    wait for the later slices."""
-    broker, new, written = progress.broker, list[WrittenBatch](), [*progress.written]
+    The watchers of a slice's partitions are notified at its end, so that consumers need not wait for later slices."""
     results: dict[ProducePartitionKey, ProducePartitionResponse] = {}
+    notified = len(progress.written)
     units = PRODUCED_UNITS_PER_SLICE if progress.units < 0 else 0
     for batch in progress.postponed:
         cost = 1 + len(batch.entry.records or b"") // UNIT_BYTES
@@ -242,25 +234,19 @@ def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[
         units += cost
         if units > PRODUCED_UNITS_PER_SLICE:
             units = cost
-            _notify(new)
-            written += new
-            new.clear()
+            _notify(progress.written[notified:])
+            notified = len(progress.written)
             yield
-        results[batch.key] = yield from _decode_and_append(progress, batch, new)
-    written += new
+        results[batch.key] = yield from _decode_and_append(progress, batch)
+    _notify(progress.written[notified:])
 
     def result_of(topic: ProduceTopicResponse, response: ProducePartitionResponse) -> ProducePartitionResponse:
         return results.get(_key(topic, response.partition), response)
 
-    responses = _replaced(responses, result_of)
-    response = _sync_then_respond(broker, progress.call, progress.request, responses, new, written)
-    if response is not None:
-        progress.call.respond(response)
+    _sync_then_respond(progress, _replaced(responses, result_of))
 
 
-def _decode_and_append(
-    progress: ProduceInProgress, batch: _Postponed, written: list[WrittenBatch]
-) -> Sliced[ProducePartitionResponse]:
+def _decode_and_append(progress: ProduceInProgress, batch: _Postponed) -> Sliced[ProducePartitionResponse]:
     """Append a postponed batch, or return why not. The checks are repeated: the partition may be led elsewhere by
     now."""
     records, refused = batch.entry.records or b"", None
@@ -274,7 +260,7 @@ def _decode_and_append(
         return partition
     if refused is not None:
         return _refused_by_log(progress, partition, refused)
-    return _append(progress, partition, batch.entry, records, batch.guard, written, is_validated=True)
+    return _append(progress, partition, batch.entry, records, batch.guard, is_validated=True)
 
 
 def _writable(
@@ -314,13 +300,11 @@ def _append(
     entry: ProducePartition,
     records: bytes | memoryview,
     guard: VerificationGuard | None,
-    written: list[WrittenBatch],
     *,
     is_validated: bool = False,
 ) -> ProducePartitionResponse:
-    """Append one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
-    acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
-    partition."""
+    """Append one batch, or return why not. A duplicate changes nothing, but it is not acknowledged before its first
+    copy may be. ``guard`` is that of the first batch of a transaction in the partition."""
     broker, log = progress.broker, partition.log
     try:  # Decision produced-append-fails
         result = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
@@ -330,14 +314,9 @@ def _append(
         name = f"{partition.topic}-{entry.partition}"
         broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
         return _refused(entry.partition, ErrorCode.kafka_storage_error, str(failure))
-    written.append((partition, not result.duplicate, result.last_offset + 1))
+    progress.written.append((partition, not result.duplicate, result.last_offset + 1))
     if not result.duplicate:  # Decision produced-batch
-        if partition.followers is None:
-            # Decision lone-append
-            if not must_sync(log):  # Else the sync moves it: records that were read must survive a power loss.
-                log.advance_high_watermark(log.log_end_offset)
-        else:
-            broker.replication.leaders.appended(partition)
+        broker.replication.leaders.appended(partition)
         plan_timed_flush(broker.ports, partition)
         if result.rolled:
             sync_led_then(broker.ports, [partition], nobody_waits)
@@ -377,50 +356,6 @@ def _codec(records: bytes | memoryview) -> int:
     return records[22] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else Compression.NONE
 
 
-def _sync_then_respond(
-    broker: Broker,
-    call: Call,
-    body: ProduceRequest,
-    responses: list[ProduceTopicResponse],
-    new: Sequence[WrittenBatch],
-    written: Sequence[WrittenBatch],
-) -> ProduceResponse | None:
-    """Sync the logs that ``flush.messages`` requires it of, and respond when ``acks`` allows it: at once or, with
-    acks=all, when the high watermark has passed the batches. Neither precedes the sync.
-
-    Return the response if it is due now, or None if it is sent later or never (acks=0). ``written`` has all batches of
-    the request, and ``new`` those of them whose watchers were not notified yet."""
-    response = _response(broker, responses, call)
-    _notify(new)
-    unsynced: list[Partition] = []
-    for partition, _, end in written:
-        if must_sync(partition.log):  # Decision acknowledged-after-sync
-            unsynced.append(partition)
-        elif partition.followers is None and partition.log.high_watermark < end and not partition.is_removed:
-            # A sync was due at the append, and another one has made it needless since.
-            partition.log.advance_high_watermark(partition.log.log_end_offset)
-            partition.changed()
-    if body.acks == 0:
-        for partition in unsynced:
-            sync_led_then(broker.ports, [partition], nobody_waits)
-        _end_without_response(call, response)
-        return None
-    replicated = []
-    if body.acks == ALL:
-        replicated = [(partition, end) for partition, _, end in written if partition.followers is not None]
-    if replicated:  # Decision acks-all
-        acknowledge = callback(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
-        if unsynced:
-            sync_led_then(broker.ports, unsynced, acknowledge)
-        else:
-            acknowledge()
-        return None
-    if not unsynced:
-        return response
-    sync_led_then(broker.ports, unsynced, lambda: call.respond(response))
-    return None
-
-
 def _notify(written: Sequence[WrittenBatch]) -> None:
     """Wake the parked fetches and other watchers of partitions that have new records."""
     for partition, is_new, _ in written:
@@ -428,20 +363,43 @@ def _notify(written: Sequence[WrittenBatch]) -> None:
             partition.changed()
 
 
-def _acknowledge(
+def _sync_then_respond(progress: ProduceInProgress, responses: list[ProduceTopicResponse]) -> None:
+    """Sync the logs that ``flush.messages`` requires it of. Respond when they are durable and, with acks=all, when the
+    high watermarks have passed the batches."""
+    broker, call, request = progress.broker, progress.call, progress.request
+    response = _response(broker, responses, call)
+    unsynced = [partition for partition, _, _ in progress.written if must_sync(partition.log)]
+    if request.acks == 0:
+        sync_led_then(broker.ports, unsynced, nobody_waits)
+        _end_without_response(call, response)
+        return
+    replicated = []
+    if request.acks == ALL:
+        replicated = [(partition, end) for partition, _, end in progress.written if partition.followers is not None]
+    if unsynced:  # Decision acknowledged-after-sync
+        acknowledge = partial(_respond_when_replicated, broker, call, request.timeout_ms, response, replicated)
+        sync_led_then(broker.ports, unsynced, callback(call, acknowledge))
+    else:
+        _respond_when_replicated(broker, call, request.timeout_ms, response, replicated)
+
+
+def _respond_when_replicated(
     broker: Broker,
     call: Call,
     timeout_ms: int,
     response: ProduceResponse,
     replicated: list[tuple[Partition, int]],
 ) -> None:
-    """Respond once all replicas in sync have what was written."""
+    """Respond when all replicas in sync have the batches that end at these offsets, or at the timeout."""
+    if not replicated:  # Decision acks-all
+        call.respond(response)
+        return
 
-    def replicated_or_failed(errors: dict[Partition, Error]) -> None:
+    def completed(errors: dict[Partition, Error]) -> None:
         # Decision acks-all-outcome
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)
 
-    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, callback(call, replicated_or_failed))
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, callback(call, completed))
     if abandon is not None:
         call.on_closed(abandon)
 

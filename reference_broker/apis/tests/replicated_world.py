@@ -104,9 +104,7 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         parts = [ProducePartition(index, data or leader_world.batch()) for index in indexes or (0,)]
         topic = ProduceTopic("" if by_id else "events", TOPIC_ID if by_id else NO_ID, parts)
         call = FakeCall(9, "producer", version)
-        response = k00_produce.handle(self.broker, call, ProduceRequest(acks, timeout_ms, [topic]))
-        if response is not None:
-            call.respond(response)
+        k00_produce.handle(self.broker, call, ProduceRequest(acks, timeout_ms, [topic]))
         return call
 
     def consume(self, offset: int, max_wait_ms: int = 500, index: int = 0) -> FakeCall:

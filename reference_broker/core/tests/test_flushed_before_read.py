@@ -1,14 +1,21 @@
 """Where flush.messages requires a sync, no consumer reads records that a power loss could remove."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
+from reference_broker.log.config import LogConfig
+from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.ports.node_ports import Now
-from reference_broker.ports.slicing import Sliced
-from reference_broker.replication.tests.leader_world import LeaderWorld
+from reference_broker.ports.slicing import Sliced, run_to_end
+from reference_broker.replication.partitions import Partition
+from reference_broker.replication.syncing import nobody_waits, sync_led_then
+from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorld
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -71,6 +78,23 @@ def test_new_leader_syncs_its_log() -> None:
     assert (partition.log.high_watermark, partition.log.synced_offset) == (2, 2)
 
 
+@pytest.mark.parametrize(("flush_messages", "read"), [(1, 0), (4, 3)])
+def test_recovered_records_of_single_replica_are_read_once_durable(
+    monkeypatch: pytest.MonkeyPatch, flush_messages: int, read: int
+) -> None:
+    """flush.messages requires the sync, since recovered records may be in the page cache only."""
+    world = LeaderWorld()
+    directory = world.lead(isr=(1,), replicas=(1,), records=3).log.directory
+    log = run_to_end(open_log(world.disk, directory, LogConfig(flush_messages=flush_messages), world.now(), False))
+    syncs: list[Callable[[], None]] = []
+    monkeypatch.setattr(world, "sync", lambda _, done: syncs.append(done))
+    world.state(Partition("events", TOPIC_ID, 0, 0, log), (1,), replicas=(1,))
+    assert (log.log_end_offset, log.high_watermark) == (3, read)
+    for done in syncs:
+        done()
+    assert log.high_watermark == 3
+
+
 def test_changed_flush_messages_syncs_leaders_log() -> None:
     """Otherwise the high watermark would wait for the next append."""
     world = LeaderWorld()
@@ -90,13 +114,15 @@ def test_records_synced_before_their_response_are_read(
     world.create("c", partitions=2, cleanup_policy="compact", flush_messages="2")
     world.produce("c", 0, batch())
     log, validated_records = world.log("c"), []
-    point = log.sync_point()
+    syncs: list[Callable[[], None]] = []
+    ports: Any = SimpleNamespace(sync=lambda _, done: syncs.append(done))
+    sync_led_then(ports, [world.node.broker.partitions.by_name["c", 0]], nobody_waits)
 
     def validate_records(self: PartitionLog, _: object, records: bytes) -> Sliced[bytes]:
         validated_records.append(self.directory)
         if self.directory == "c-1":
             assert (log.high_watermark, log.log_end_offset) == (1, 2)
-            log.mark_synced(point)
+            syncs.pop()()
         yield from ()
         return records
 

@@ -1,8 +1,7 @@
 """The leader's side of replication: high watermarks, in-sync replicas, and requests that wait for them.
 
-This module handles partitions with several replicas (``partition.followers``). A partition with a single replica pays
-nothing: its high watermark is its log's end, and the code that appends moves it. The rules are those of Kafka's
-Partition and ReplicaManager.
+The rules are those of Kafka's Partition and ReplicaManager. A partition with a single replica has no ``Followers``, and
+pays nothing for them: ``syncing.advance_only_replica`` is all that moves its high watermark.
 
 An append or a fetch costs the number of followers. The lag check visits only partitions in which some replica is
 behind. A partition at rest is not visited at all.
@@ -38,7 +37,13 @@ from reference_broker.replication.leader.replicas import (
     error_without_replica,
 )
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.syncing import must_sync, nobody_waits, sync_led_then
+from reference_broker.replication.syncing import (
+    advance_only_replica,
+    leader_end,
+    must_sync,
+    nobody_waits,
+    sync_led_then,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -127,8 +132,10 @@ class Leaders:
             self._metrics.count(partition)
             log = partition.log
             self.high_watermarks.leads_alone(log)
-            if not must_sync(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
+            if advance_only_replica(log):
                 partition.changed()
+            if must_sync(log):
+                sync_led_then(self._ports, [partition], nobody_waits)
             return
         followers = partition.followers
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
@@ -168,6 +175,8 @@ class Leaders:
         flush.messages it may have to wait for a sync, which no further append may trigger."""
         self._metrics.count(partition)
         if partition.followers is None:
+            if advance_only_replica(partition.log):
+                partition.changed()
             return
         if self._advance(partition, partition.followers):
             partition.changed()
@@ -214,17 +223,15 @@ class Leaders:
     # --- progress ---------------------------------------------------------------------------------------------------
 
     def appended(self, partition: Partition) -> None:
-        """A client's records were appended. If no other replica is in sync, they are committed at once. With a single
-        replica they are not if a sync is due, since that moves the high watermark.
+        """Note that records were appended. If no other replica is in sync, this moves the high watermark.
 
         The code that appended calls ``partition.changed()``.
         """
-        followers, end = partition.followers, partition.log.log_end_offset
+        followers = partition.followers
         if followers is None:
-            if not must_sync(partition.log):
-                partition.log.advance_high_watermark(end)
+            advance_only_replica(partition.log)
             return
-        followers.appended(end)
+        followers.appended(partition.log.log_end_offset)
         if not followers.is_watched:
             self._lag_check.watch(partition, followers)
         if not followers.in_sync:
@@ -343,8 +350,7 @@ class Leaders:
         log = partition.log
         if not self._may_advance(partition, followers):  # Decision watermark-below-min-isr
             return False
-        end = log.synced_offset if must_sync(log) else log.log_end_offset  # Decision leader-end
-        mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
+        mark = followers.high_watermark(leader_end(log), self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
         if not log.advance_high_watermark(mark):  # Decision high-watermark
             return False
         self.high_watermarks.moved(log)

@@ -354,21 +354,6 @@ def test_directory_with_other_topic_id_is_stray_or_quarantined(elr: tuple[int, .
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
-def test_recovered_records_of_single_replica_are_read_once_durable() -> None:
-    """flush.messages requires the sync, since recovered records may be in the page cache only."""
-    world = with_records()
-    topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
-    for flush_messages, read in (("1", 0), ("4", 3)):
-        configs = {(TOPIC_RESOURCE, "t"): {"flush.messages": flush_messages}}
-        again = PublisherWorld(world.disk)
-        for _ in again.publisher.start(MetadataImage(topics={"t": topic}, configs=configs), False):
-            """Opening."""
-        log = again.partitions.by_name["t", 0].log
-        assert (log.log_end_offset, log.high_watermark) == (3, read)
-        again.settle()
-        assert log.high_watermark == 3
-
-
 def test_log_with_damaged_topic_id_recovers_once_it_has_all_durable_records() -> None:
     world = with_records()
     (log,) = world.publisher.logs_not_led()

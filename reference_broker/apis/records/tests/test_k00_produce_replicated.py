@@ -146,6 +146,5 @@ def test_recreated_topic_does_not_inherit_follower_offsets(world: ReplicatedWorl
 
 def test_single_replica_completes_without_replication() -> None:
     world = ReplicatedWorld(replicas=(1,), isr=(1,), min_isr=3)
-    world.broker.replication = None  # type: ignore[assignment]
     assert errors_of(world.put()) == [ErrorCode.none]
     assert world.partition.log.high_watermark == 1

@@ -66,9 +66,7 @@ class TransactionWorld(ReplicatedWorld):
         parts = [ProducePartition(index, data) for index, data in enumerate(batches)]
         wanted = ProduceTopic("" if by_id else topic, TOPIC_ID if by_id else NO_ID, parts)
         call = FakeCall(9, "producer", version)
-        response = k00_produce.handle(self.broker, call, ProduceRequest(-1, 1000, [wanted], transactional_id))
-        if response is not None:
-            call.respond(response)
+        k00_produce.handle(self.broker, call, ProduceRequest(-1, 1000, [wanted], transactional_id))
         return call
 
     def open(self, sequence: int = 0, *, version: int = TV1_ABORTABLE, **batch: Any) -> None:
