@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.verdict import Verdict
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
-TURNS = {"thorough": 8, "simulated": 12, "spark": 2}
+TURNS = {"thorough": 8, "simulated": 12, "live": 2, "spark": 2}
 """Parts of which a commit plays one test in this number, and a night all. All would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""

@@ -50,7 +50,7 @@ FASTEST = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["sim"])}
 """The scenario and the seed that kill each mutant fastest."""
 SLOW = {"consumer_begins_for_ever", "follower_begins_for_ever"}
 """Mutants that are played at night only, since one play takes half a minute or more."""
-PARTS = 32
+PARTS = 48
 PART = ledger.turn() % PARTS
 
 
@@ -366,7 +366,7 @@ def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
-@pytest.mark.rotated(16)
+@pytest.mark.rotated(24)
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1

@@ -165,10 +165,11 @@ def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
     assert conftest.rotation_of(one, 3) != conftest.rotation_of(other, 3)
 
 
-def test_thorough_tests_take_turns_in_their_folder_and_simulated_ones_in_their_file() -> None:
+def test_thorough_tests_take_turns_in_their_folder_and_others_in_their_file() -> None:
     nodeid, folder, file = "chaos/tests/test_a.py::test_x[1]", "chaos/tests", "chaos/tests/test_a.py"
     assert conftest.turns_of(nodeid, [], "thorough", by_parts=True) == [(conftest.TURNS["thorough"], folder)]
     assert conftest.turns_of(nodeid, [], "simulated", by_parts=True) == [(conftest.TURNS["simulated"], file)]
+    assert conftest.turns_of(nodeid, [], "live", by_parts=True) == [(conftest.TURNS["live"], file)]
     assert conftest.turns_of(nodeid, [], "spark", by_parts=True) == [(conftest.TURNS["spark"], file)]
     assert conftest.turns_of(nodeid, [(8,)], "simulated", by_parts=True) == [(8,)]
     assert conftest.turns_of(nodeid, [], "thorough", by_parts=False) == []

@@ -32,7 +32,9 @@ class CheckCommand:
 
 
 def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
-    """All of them. ``minutes`` is for those that end by themselves in time."""
+    """All of them. ``minutes`` is for those that end by themselves in time.
+
+    Those in Hypothesis' profile "nightly" play all tests that commits play in turns."""
     tests = ("-m", "pytest", "--benchmark-disable", "-q", "--timeout", "1800")
     crucible = str(processes.ROOT / "crucible_kafka")
     within = ("--minutes", f"{minutes:.1f}", "--seed", str(seed))
@@ -42,6 +44,7 @@ def checks(seed: int, minutes: float) -> dict[str, CheckCommand]:
             (("HYPOTHESIS_PROFILE", "nightly"),),
             (0, NO_TESTS),
         ),
+        "live tests": CheckCommand((*tests, "--part", "live"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)),
         "tests with Spark": CheckCommand(
             (*tests, "--part", "spark"), (("HYPOTHESIS_PROFILE", "nightly"),), (0, NO_TESTS)
         ),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import conftest
 from bench.probe.cases import all_cases
 from bench.rows.results import Figure, Results
 from bench.targets.model import Chosen, TargetError
@@ -320,6 +321,7 @@ def test_list_of_checks_is_complete() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
     assert set(found) == {
         "quick tests",
+        "live tests",
         "tests with Spark",
         "nightly tests",
         "power losses",
@@ -329,6 +331,15 @@ def test_list_of_checks_is_complete() -> None:
         "revisions compared",
     }
     assert "7" in found["two judges"].words
+
+
+def test_night_plays_all_parts_whose_tests_take_turns_in_commits() -> None:
+    whole = [
+        each.words for each in checks.checks(7, 5.0).values() if ("HYPOTHESIS_PROFILE", "nightly") in each.environment
+    ]
+    parts = {part for words in whole for part in conftest.PARTS if part in words}
+    assert {*conftest.TURNS} <= parts
+    assert not any("-m" in words[2:] for words in whole)
 
 
 def test_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
