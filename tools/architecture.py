@@ -27,7 +27,7 @@ TEXT_COLUMNS = 50
 def layers() -> list[list[str]]:
     """Return the broker's rooms from the top down. Rooms of one layer do not import each other."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    inside = next(each for each in contracts if each.get("containers") == [BROKER])
+    inside = next(contract for contract in contracts if contract.get("containers") == [BROKER])
     return [[room.strip() for room in layer.split("|")] for layer in inside["layers"]]
 
 

@@ -90,7 +90,7 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
     statuses: list[int] = []
     for stage in stages:
         statuses += _statuses_of([[*words, *(pytest_words if PYTEST[2] in words else ())] for words in stage])
-    return next((each for each in statuses if each not in (0, NO_TESTS)), min(statuses))
+    return next((status for status in statuses if status not in (0, NO_TESTS)), min(statuses))
 
 
 def _statuses_of(commands: Sequence[Sequence[str]]) -> list[int]:

@@ -31,7 +31,7 @@ CLOSING = {")", "]", "}"}
 
 def tokens_in(code: str) -> int:
     docstrings = _docstrings(code)
-    kept = [each for each in _whole_strings(code) if each.type not in LAYOUT and each.start not in docstrings]
+    kept = [string for string in _whole_strings(code) if string.type not in LAYOUT and string.start not in docstrings]
     following = [each.string for each in kept[1:]]
     return len(kept) - sum(
         each.string == "," and after in CLOSING for each, after in zip(kept, following, strict=False)

@@ -96,8 +96,10 @@ def opinions_of_checks(world: SimWorld) -> dict[str, Opinion]:
     for name in COMPARED:
         if GUARANTEES[name].keeps_writes and not world.history.writes_guaranteed:
             continue  # Physical: the only replica lost what it had not synced.
-        checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
-        violations = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
+        checks = [check for check in world.checks if check.guarantee == name and not is_judged_here(check)]
+        violations = sorted(
+            (violation for check in checks for violation in check.violations), key=lambda check: check.at_us
+        )
         if violations:
             opinions[name] = Opinion("broken", violations[0].at_us, violations[0].explanation)
         else:
@@ -162,7 +164,7 @@ class Compared:
 
     def take(self, one: Played, verdict: "Verdict") -> list[str]:
         found = list(differences(one, verdict))
-        self.add(Counter(each.status for each in one.opinions.values()), found)
+        self.add(Counter(opinion.status for opinion in one.opinions.values()), found)
         return found
 
     def add(self, statuses: Mapping[str, int], found: Sequence[str]) -> None:
@@ -203,7 +205,7 @@ class Done:
         """Count the run and keep it. Return its differences."""
         found = self.found.take(one, verdict)
         if self._file is not None:
-            statuses = Counter(each.status for each in one.opinions.values())
+            statuses = Counter(opinion.status for opinion in one.opinions.values())
             with self._file.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"run": str(one.run), "statuses": statuses, "differences": found}) + "\n")
         return found

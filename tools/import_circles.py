@@ -123,11 +123,11 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 def _names(statement: ast.Import | ast.ImportFrom, package: str, known: Collection[str]) -> Iterator[str]:
     if isinstance(statement, ast.Import):
-        yield from (each.name for each in statement.names)
+        yield from (name.name for name in statement.names)
         return
     source = resolve_name("." * statement.level + (statement.module or ""), package)
-    for each in statement.names:
-        below = f"{source}.{each.name}"
+    for name in statement.names:
+        below = f"{source}.{name.name}"
         yield below if below in known else source
 
 

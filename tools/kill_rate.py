@@ -48,7 +48,9 @@ CHANGES_OF_NEAR = 40
 
 def random_plays(mutant: Mutant, scenarios: Sequence[Scenario]) -> Iterator[Recipe]:
     """Yield seeds of the scenarios that concern the mutant's clauses, and of the swarms, in turn."""
-    concerned = [each for each in scenarios if each.swarm is not None or set(each.clauses) & set(mutant.clauses)]
+    concerned = [
+        scenario for scenario in scenarios if scenario.swarm is not None or set(scenario.clauses) & set(mutant.clauses)
+    ]
     seed = 0
     while True:
         seed += 1
@@ -126,11 +128,11 @@ def _kill(verdict: SimVerdict, recipe: Recipe) -> dict[str, str]:
 def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:
     """Return the kill rate in all and by file, and the mutants that lived."""
     lines = []
-    for file in sorted({each["file"] for each in rows}):
-        of_file = [each for each in rows if each["file"] == file]
+    for file in sorted({row["file"] for row in rows}):
+        of_file = [row for row in rows if row["file"] == file]
         lines.append(f"  {file:50} {sum(bool(each['killed']) for each in of_file)} of {len(of_file)}")
-    killed = [each for each in rows if each["killed"]]
-    lived = [each["mutant"] + (" (never called)" if not each["called"] else "") for each in rows if not each["killed"]]
+    killed = [row for row in rows if row["killed"]]
+    lived = [row["mutant"] + (" (never called)" if not row["called"] else "") for row in rows if not row["killed"]]
     times = sorted(each["seconds"] for each in killed)
     median = times[len(times) // 2] if times else 0.0
     lines.append(f"lived: {', '.join(lived) or 'none'}")
@@ -178,7 +180,7 @@ def main(
         mutants = chosen_mutants(names, unplanned, second_set)
     except MutantError as error:
         raise click.UsageError(str(error)) from error
-    wanted = [each.name for each in mutants if subject in each.name or subject in each.target]
+    wanted = [mutant.name for mutant in mutants if subject in mutant.name or subject in mutant.target]
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {each["mutant"] for each in rows}
     scenarios = [one for each in loader.load_all() if each.name not in LEFT_OUT for one in each_revision(each)]

@@ -152,7 +152,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--out", type=Path, help="keep the runs there; one that is there is not played again")
     given = parser.parse_args()
-    unknown = set(given.mutants) - {each.name for each in all_mutants()}
+    unknown = set(given.mutants) - {mutant.name for mutant in all_mutants()}
     if unknown:
         print(f"there is no mutant {', '.join(sorted(unknown))}", file=sys.stderr)  # noqa: T201
         return 2

@@ -67,7 +67,7 @@ def _range(key: ConfigKey) -> str:
     if key.expected:
         return key.expected.replace("|", "\\|")
     if key.choices:
-        return ", ".join(f"`{each}`" for each in key.choices)
+        return ", ".join(f"`{choice}`" for choice in key.choices)
     least, most = (
         None if each in (None, *_LARGEST) else f"{each:g}" if isinstance(each, float) else f"{each:,}"
         for each in (key.at_least, key.at_most)

@@ -52,7 +52,7 @@ class EarlySigns:
 
     def _place(self, spans: list[Span], new: Span) -> None:
         """Keep the spans in order and apart. Those that agree with the new one and touch it become one with it."""
-        place = bisect_right(spans, new.first, key=lambda each: each.first)
+        place = bisect_right(spans, new.first, key=lambda span: span.first)
         start = end = place
         while start and spans[start - 1].last >= new.first - 1:
             start -= 1
@@ -70,5 +70,5 @@ class EarlySigns:
             new.writer,
             new.shift,
         )
-        spans[start:end] = sorted([whole, *others], key=lambda each: each.first)
+        spans[start:end] = sorted([whole, *others], key=lambda other: other.first)
         del spans[:-MAX_SPANS]

@@ -96,7 +96,7 @@ class FleetRun:
         for reader in self.fleet.last_readers:
             self._drive(reader)
         missed = [reader.missed for reader in self.fleet.last_readers]
-        unread = sum(len(each.unread) for each in self.fleet.last_readers)
+        unread = sum(len(last_reader.unread) for last_reader in self.fleet.last_readers)
         undescribed = 0
         if self.fleet.final_describer is not None:
             self._drive(self.fleet.final_describer)

@@ -48,7 +48,10 @@ def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> 
 
     :raises UnreachableError: no response within ``patience_s``.
     """
-    return any(each.name == feature for each in _api_versions(bootstrap, patience_s).supported_features)
+    return any(
+        supported_feature.name == feature
+        for supported_feature in _api_versions(bootstrap, patience_s).supported_features
+    )
 
 
 def _api_versions(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
@@ -92,7 +95,7 @@ def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
         raise UnreachableError(
             f"{bootstrap.host}:{bootstrap.port} does not say which nodes it has ({error})."
         ) from error
-    brokers = sorted(cast("MetadataResponse", response).brokers, key=lambda each: int(each.node_id))
+    brokers = sorted(cast("MetadataResponse", response).brokers, key=lambda broker: int(broker.node_id))
     if not brokers:
         raise UnreachableError(f"{bootstrap.host}:{bootstrap.port} names no node of its cluster; is it ready?")
     return [Address(str(broker.host), int(broker.port)) for broker in brokers]

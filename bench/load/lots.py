@@ -217,7 +217,7 @@ class LotReader:
                 now_us = monotonic_us()
                 for partition, name in errors:
                     self._taken(Taken(partition, (), (), 0, -1, now_us, name))
-                for topic_partition, group in groupby(records, lambda each: each.where):
+                for topic_partition, group in groupby(records, lambda record: record.where):
                     self._take(topic_partition, list(group), now_us)
                 if not records:
                     time.sleep(SERVE_S)

@@ -220,8 +220,8 @@ class Killer:
         unreplicated = self._stopped_while_ahead(leader, others, f"{topic}-{partition}") if ahead else 0
         leader.send_signal(signal.SIGKILL)
         leader.reap()
-        for each in others:
-            each.send_signal(signal.SIGCONT)
+        for other in others:
+            other.send_signal(signal.SIGCONT)
         self.client.led(topic, partition, self.limit_s, other_than=leader.node_id)
         after = self._await_progress(max(at, self.progress()), "after the kill")
         leader.launch()
@@ -237,17 +237,17 @@ class Killer:
         between, since an application may wait for them before it writes here again. Return the difference."""
 
         def ahead() -> int:
-            return _log_bytes(leader, partition) - max(_log_bytes(each, partition) for each in others)
+            return _log_bytes(leader, partition) - max(_log_bytes(other, partition) for other in others)
 
         for _ in range(AHEAD_TRIES):
             self._await_growth(leader, partition)
-            for each in others:
-                each.send_signal(signal.SIGSTOP)
+            for other in others:
+                other.send_signal(signal.SIGSTOP)
             try:
                 until(lambda: ahead() > 0, AHEAD_LIMIT_S, "more in the leader's log", 0.001)
             except PeerError:
-                for each in others:
-                    each.send_signal(signal.SIGCONT)
+                for other in others:
+                    other.send_signal(signal.SIGCONT)
             else:
                 return ahead()
         raise PeerError(f"the leader of {partition} was never ahead of its stopped followers")

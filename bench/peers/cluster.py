@@ -41,7 +41,7 @@ class PeerCluster:
         return [process.pid for process in running if process.poll() is None]
 
     def member(self, node_id: int) -> BrokerNode:
-        return next(each for each in self.members if each.node_id == node_id)
+        return next(member for member in self.members if member.node_id == node_id)
 
     def launch(self) -> None:
         for member in self.members:

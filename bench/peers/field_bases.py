@@ -185,9 +185,9 @@ class Valid:
 
 def errors_of(response: object) -> Iterator[ErrorCode]:
     """Yield each error code of a response."""
-    for each in fields(response):  # type: ignore[arg-type]  # Bodies are dataclasses.
-        value = getattr(response, each.name)
-        if each.name.endswith("error_code"):
+    for field_ in fields(response):  # type: ignore[arg-type]  # Bodies are dataclasses.
+        value = getattr(response, field_.name)
+        if field_.name.endswith("error_code"):
             yield ErrorCode(int(value))
         for one in value if isinstance(value, list | tuple) else [value]:
             if is_dataclass(one):

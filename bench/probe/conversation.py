@@ -56,7 +56,7 @@ def _words_of(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes" if len(value) > 32 else bytes(value).hex() or "no bytes"
     if is_dataclass(value) and not isinstance(value, type):
-        inside = ", ".join(f"{each.name}: {_words_of(getattr(value, each.name))}" for each in fields(value))
+        inside = ", ".join(f"{field_.name}: {_words_of(getattr(value, field_.name))}" for field_ in fields(value))
         return f"{{{inside}}}"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_words_of(each)}' for key, each in value.items())}}}"
@@ -104,7 +104,7 @@ def body(api_key: int, values: object) -> object:
 
 def entity_of(entity: type, values: Mapping[str, Any]) -> object:
     """Make one from plain values, as ``body`` does."""
-    known = {each.name: each for each in schema_fields(entity)}
+    known = {field_.name: field_ for field_ in schema_fields(entity)}
     unknown = values.keys() - known.keys()
     if unknown:
         raise KeyError(f"{entity.__name__} has no field {', '.join(sorted(unknown))}")

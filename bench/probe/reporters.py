@@ -112,7 +112,7 @@ def junit_document(target: str, outcomes: Sequence[CaseOutcome], strict: bool, k
     """Return the JUnit document. A case that fails the run is a failure, or an error if it is ours; one that does not
     apply, or may differ, is skipped with the reason. ``kafka``: what Apache Kafka responds, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
-    for section, found in groupby(outcomes, key=lambda each: each.case.section):
+    for section, found in groupby(outcomes, key=lambda outcome: outcome.case.section):
         members = list(found)
         suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
         suite.set("failures", str(sum(member.is_red(strict) for member in members)))
@@ -253,7 +253,7 @@ def page_document(
 ) -> str:
     """Return the page. ``red`` are the outcomes for which the command fails, and ``kafka`` is what Apache Kafka
     responds in each case."""
-    sections = [(name, list(found)) for name, found in groupby(outcomes, key=lambda each: each.case.section)]
+    sections = [(name, list(found)) for name, found in groupby(outcomes, key=lambda outcome: outcome.case.section)]
     counted = Counter(outcome.verdict for outcome in outcomes)
     there = [each for each in CaseVerdict if counted[each]]
     return _PAGE.format(

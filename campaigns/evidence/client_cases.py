@@ -50,17 +50,17 @@ class ClientCell:
     @property
     def mark(self) -> str:
         """The cell of the matrix: the common verdict, or how many plays were red."""
-        if any(each not in VERDICTS for each in self.verdicts):
+        if any(verdict not in VERDICTS for verdict in self.verdicts):
             return NOTHING
         if len({*self.verdicts}) == 1:
             return MARKS[self.verdicts[0]]
-        red = sum(each in ("fail", "differs") for each in self.verdicts)
+        red = sum(verdict in ("fail", "differs") for verdict in self.verdicts)
         return f"unstable, {red}/{len(self.verdicts)}"
 
     @property
     def is_red(self) -> bool:
         """Return whether each play was red."""
-        return all(each in ("fail", "differs") for each in self.verdicts)
+        return all(verdict in ("fail", "differs") for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def cells_of(documents: Sequence[Mapping[str, Any]]) -> dict[str, ClientCell]:
     for case_id, case in plays[-1].items():
         outcomes = [each[case_id] for each in plays if case_id in each]
         if len(outcomes) == len(plays) and case_id.partition("/")[0] not in WITHHELD:
-            reasons = [each["reason"] for each in outcomes if each["verdict"] in ("fail", "differs")]
-            verdicts = tuple(each["verdict"] for each in outcomes)
+            reasons = [outcome["reason"] for outcome in outcomes if outcome["verdict"] in ("fail", "differs")]
+            verdicts = tuple(outcome["verdict"] for outcome in outcomes)
             cells[case_id] = ClientCell(case["level"], case["words"], case["source"], verdicts, (reasons or [""])[-1])
     return cells
 

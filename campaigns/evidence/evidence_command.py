@@ -19,7 +19,7 @@ ONLY_IF_ASKED = ("tansu",)
 def targets(names: Sequence[str]) -> list[Chosen]:
     """The targets of these names, or those that are played when none is named. Raise TargetError."""
     usual = [*(each for each in bundled() if each not in ("kafka", *ONLY_IF_ASKED)), *ALSO]
-    return [find(each) for each in names or usual]
+    return [find(name) for name in names or usual]
 
 
 def run(

@@ -68,7 +68,7 @@ def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], Non
 
 def cell(outcomes: Sequence[CaseOutcome | None]) -> Cell:
     """The verdict of several plays of one case. None is a play without an outcome."""
-    seen = [each for each in outcomes if each is not None]
+    seen = [outcome for outcome in outcomes if outcome is not None]
     verdicts = {each.verdict for each in seen}
     unprepared = any(each.reason.startswith(PREPARING) for each in seen)
     if len(seen) < len(outcomes) or unprepared or CaseVerdict.OUR_ERROR in verdicts:
@@ -84,7 +84,7 @@ def _played(chosen: Chosen, cases: Sequence[ProbeCase]) -> dict[str, CaseOutcome
         return {}
     with started(chosen) as target:
         outcomes = play(_met(target.address), cases, target=target)
-    return {each.case.id: each for each in outcomes if not each.ended}
+    return {outcome.case.id: outcome for outcome in outcomes if not outcome.ended}
 
 
 def _met(address: Address) -> ProbedBroker:
@@ -138,7 +138,7 @@ def _together(target: str, scenarios: Sequence[str], run: Run) -> Mapping[str, O
     last = (output.strip().splitlines() or ["it said nothing"])[-1].removeprefix("crucible: ")
     if len(scenarios) == 1:
         return {scenarios[0]: (NOT_JUDGED, f"{last} (exit code {code})")}
-    return {name: outcome for each in scenarios for name, outcome in _together(target, [each], run).items()}
+    return {name: outcome for scenario in scenarios for name, outcome in _together(target, [scenario], run).items()}
 
 
 def _outcome(word: str, summary: str) -> Outcome:

@@ -39,10 +39,10 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
     rewinds = read_again = copied = acked = 0
     for seed in seeds:
         verdict, world = play_seed(guarded, seed)
-        moved = [each for each in world.history.resets if each.reason == OUT_OF_RANGE]
+        moved = [reset for reset in world.history.resets if reset.reason == OUT_OF_RANGE]
         rewinds += len(moved)
         read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)
-        copied += sum(each.count for each in world.history.copies)
+        copied += sum(copy.count for copy in world.history.copies)
         acked += verdict.acked
     return EpochCounts(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
 

@@ -205,8 +205,8 @@ class ReaderCaughtUp(CatchUp):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.tag.client_id == self.client_id and isinstance(event.body, FetchRequest):
             for topic in event.body.topics:
-                for each in topic.partitions:
-                    self._request(each.fetch_offset)
+                for partition in topic.partitions:
+                    self._request(partition.fetch_offset)
         for effect in effects:
             if type(effect) is Reply and effect.tag.client_id == self.client_id:
                 records = list(_records_of(effect.body))
@@ -288,7 +288,7 @@ class ObserverCaughtUp(NodeCaughtUp):
 
 
 def _partition(context: "CheckContext") -> Replicated:
-    (found,) = (each for each in context.replicas.partitions.values() if each.compacted is not None)
+    (found,) = (partition for partition in context.replicas.partitions.values() if partition.compacted is not None)
     return found
 
 
@@ -300,8 +300,8 @@ def _records_for_replicas(event: Event | None) -> Iterator[PlainRecord]:
 def _records_of(body: object) -> Iterator[PlainRecord]:
     if isinstance(body, FetchResponse):
         for topic in body.responses:
-            for each in topic.partitions:
-                for header, data in batches_of(bytes(each.records or b"")):
+            for partition in topic.partitions:
+                for header, data in batches_of(bytes(partition.records or b"")):
                     yield from () if header.control else records_in(data)
 
 
@@ -312,11 +312,11 @@ def _pieces_of(body: Any) -> Iterator[Any]:
 
 
 def _fold(held: State, records: Iterator[PlainRecord]) -> None:
-    for each in records:
-        if each.value is None:
-            held.pop(each.key, None)
+    for record in records:
+        if record.value is None:
+            held.pop(record.key, None)
         else:
-            held[each.key] = each.offset
+            held[record.key] = record.offset
 
 
 def _differing(compacted: Compacted, held: State, end: int) -> int:
@@ -518,7 +518,7 @@ def scenario_of(part: HorizonRun) -> Scenario:
     ]
     if variant.snapshots:
         others = {"partitions": 1, "replicas": 3, "config": {"min.insync.replicas": 2}}
-        topics += [{"name": each, **others} for each in topics_for(size.keys)]
+        topics += [{"name": topic, **others} for topic in topics_for(size.keys)]
     return loader.parse(
         {
             "title": f"{variant.name}; cut off for {cut.name}",
@@ -582,14 +582,14 @@ class Compared(SimWorld):
                 heal_s = self.part.size.before_s + self.part.cut.seconds
                 check.heal_us = self.agenda.now_us + int(heal_s * 1_000_000)
         if self.part.variant.snapshots:
-            writers = [self._client(each) for each in self._writers_of_settings(writers)]
+            writers = [self._client(writer) for writer in self._writers_of_settings(writers)]
         super()._load(writers, workers, readers)
 
     def _writers_of_settings(self, writers: Sequence[SimClient]) -> Iterator[SettingsWriter]:
-        for each in writers:
-            if isinstance(each.behaviour, KeyedProducer):
-                random = random_for(self.seed, each.behaviour.process)
-                yield SettingsWriter(each.behaviour.plan, each.behaviour.settings, random)
+        for writer in writers:
+            if isinstance(writer.behaviour, KeyedProducer):
+                random = random_for(self.seed, writer.behaviour.process)
+                yield SettingsWriter(writer.behaviour.plan, writer.behaviour.settings, random)
 
 
 def played(part: HorizonRun) -> HorizonResult:

@@ -165,7 +165,7 @@ def _name(topic: Any, names: dict[bytes, str]) -> str:
 
 def _request_by_name(request: FetchRequest, names: dict[bytes, str]) -> FetchRequest:
     def by_name(topics: Sequence[Any]) -> list[Any]:
-        return [replace(each, topic=_name(each, names), topic_id=NO_TOPIC_ID) for each in topics]
+        return [replace(topic, topic=_name(topic, names), topic_id=NO_TOPIC_ID) for topic in topics]
 
     named, forgotten = by_name(request.topics), by_name(request.forgotten)
     return replace(request, session_id=request.session_id & _INT32, topics=named, forgotten=forgotten)
@@ -389,7 +389,7 @@ def _faults(kind: str, place: str, every: Sequence[int]) -> list[dict[str, objec
 def played(part: RevisionRun) -> RevisionResult:
     """Play one run."""
     verdict, world = play_seed(scenario_of(part), part.seed, also=(FetchMeter,))
-    (meter,) = (each for each in world.checks if isinstance(each, FetchMeter))
+    (meter,) = (check for check in world.checks if isinstance(check, FetchMeter))
     lost = sum(times for name, times in verdict.faults if name.startswith(LOST))
     return RevisionResult(part, verdict.outcome, lost, meter.counted)
 
@@ -465,7 +465,9 @@ def table(found: Found, columns: dict[str, Value]) -> list[str]:
 
 def memory_lines() -> list[str]:
     """Say what a cached partition takes in each variant that has sessions."""
-    measured = {each.name: bytes_of_a_partition(each.version) for each in VARIANTS if each.revision != "none"}
+    measured = {
+        variant.name: bytes_of_a_partition(variant.version) for variant in VARIANTS if variant.revision != "none"
+    }
     return [f"Memory of a cached partition: {', '.join(f'{size:.0f} B ({name})' for name, size in measured.items())}"]
 
 
@@ -536,7 +538,7 @@ def draw(found: Found, path: Path) -> None:
         right.set_xscale("symlog", linthresh=10)
         right.set_xlim(left=-1)
         right.xaxis.set_major_formatter(FuncFormatter(_plain))
-        left.set_yticks(range(len(troubles)), [each.name.replace(", ", ",\n") for each in troubles])
+        left.set_yticks(range(len(troubles)), [trouble.name.replace(", ", ",\n") for trouble in troubles])
         left.set_ylim(len(troubles) - 0.5, -0.5)
         handles, names = right.get_legend_handles_labels()
         picture.legend(handles, names, loc="outside upper center", ncols=len(names))

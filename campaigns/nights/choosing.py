@@ -71,13 +71,13 @@ class Standings:
     known: dict[str, Standing] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.known = {each: Standing() for each in self.clauses}
+        self.known = {clause: Standing() for clause in self.clauses}
 
     def take(self, plays: Iterable[Played]) -> None:
         """Take what was played. Scenarios that are gone count no more."""
-        for each in plays:
-            if each.scenario in self.known:
-                self.known[each.scenario].take(each)
+        for play in plays:
+            if play.scenario in self.known:
+                self.known[play.scenario].take(play)
 
     def choose(self, busy: Mapping[str, int], left_s: float) -> tuple[str, str] | None:
         """Return the scenario to play next and in a few words why; None if none is left for so short a time.
@@ -88,12 +88,12 @@ class Standings:
         if not open_ones:
             return None
         covered = self._covered(busy)
-        few = [each for each in open_ones if self._seeds(each, busy) < FEW_SEEDS]
+        few = [one for one in open_ones if self._seeds(one, busy) < FEW_SEEDS]
         if few:
             return min(few, key=lambda each: (self._seeds(each, busy), covered[each], each)), "few seeds"
         whole = math.log(1 + sum(one.turns for one in self.known.values()) + sum(busy.values()))
-        bonus = {each: math.sqrt(2 * whole / (1 + covered[each])) for each in open_ones}
-        best = max(open_ones, key=lambda each: (self.known[each].found + bonus[each], each))
+        bonus = {one: math.sqrt(2 * whole / (1 + covered[one])) for one in open_ones}
+        best = max(open_ones, key=lambda one: (self.known[one].found + bonus[one], one))
         return best, "covered least" if bonus[best] == max(bonus.values()) else "found much"
 
     def _is_open(self, one: Standing, left_s: float) -> bool:

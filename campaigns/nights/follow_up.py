@@ -106,7 +106,7 @@ SHRINKS_ALONE_S = 3600.0
 def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
     """The first red control of each scenario and guarantee that nobody has looked into yet, tonight or (``known``)
     before."""
-    reds = [each for each in reversed(work.plays) if is_control(each) and _is_red(each)]
+    reds = [play for play in reversed(work.plays) if is_control(play) and _is_red(play)]
     found = {
         _key(each): each
         for each in reds
@@ -131,7 +131,7 @@ def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: C
 def note_the_rest(work: Work) -> None:
     """Keep what there was no time for."""
     known = open_failures(work.folder.parent, work.folder.name)
-    work.add(*(_as_found(each, "there was no time to look into it") for each in open_reds(work, known)))
+    work.add(*(_as_found(red, "there was no time to look into it") for red in open_reds(work, known)))
 
 
 def _is_red(play: PlayRow) -> bool:

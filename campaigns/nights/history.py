@@ -33,7 +33,7 @@ def fetch(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
         return 0
     _git(root, "fetch", "--quiet", "--depth", "1", remote, branch)
     archive = _git_bytes(root, "archive", "--format=tar", "FETCH_HEAD")
-    before = {each.name for each in night_folders(nights)}
+    before = {folder.name for folder in night_folders(nights)}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for each in tar:
             content, parts = tar.extractfile(each), Path(each.name).parts
@@ -46,7 +46,7 @@ def fetch(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
 def keep(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
     """Return how many nights the branch has now."""
     found = night_folders(nights)[-MAX_NIGHTS:]
-    paths = "\0".join(str(each.relative_to(nights)) for each in kept_files(nights))
+    paths = "\0".join(str(file.relative_to(nights)) for file in kept_files(nights))
     with tempfile.TemporaryDirectory() as scratch:
         names = {f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in AUTHOR.items()}
         environment = {"GIT_INDEX_FILE": str(Path(scratch, "index")), **names}

@@ -142,7 +142,7 @@ class Kept:
 
 def kept_nights(nights: Path) -> list[Kept]:
     """The newest nights, the oldest of them first. One whose files are damaged is omitted."""
-    return [found for each in night_folders(nights)[-MAX_NIGHTS:] if (found := _kept(each)) is not None]
+    return [found for folder in night_folders(nights)[-MAX_NIGHTS:] if (found := _kept(folder)) is not None]
 
 
 def open_failures(nights: Path, night: str) -> set[OpenFailure]:
@@ -155,9 +155,9 @@ def open_failures(nights: Path, night: str) -> set[OpenFailure]:
         with suppress(OSError, ValueError):
             passed = _passed_in(folder, set(found.values()))
             found = {key: seed for key, seed in found.items() if (key[0], seed) not in passed}
-            for each in _rows_in(folder, FailureRow):
-                if each["world"] == "sim" and each["target"] == OURS:
-                    found[each["scenario"], each["guarantee"]] = each["seed"]
+            for row in _rows_in(folder, FailureRow):
+                if row["world"] == "sim" and row["target"] == OURS:
+                    found[row["scenario"], row["guarantee"]] = row["seed"]
     return {(*key, seed) for key, seed in found.items()}
 
 
@@ -170,7 +170,7 @@ def _passed_in(folder: Path, seeds: set[int]) -> set[tuple[str, int]]:
         ("target", "==", OURS),
         ("outcome", "==", Outcome.PASSED.name),
     ]
-    return {(each["scenario"], each["seed"]) for each in _rows_in(folder, PlayRow, wanted)} if seeds else set()
+    return {(row["scenario"], row["seed"]) for row in _rows_in(folder, PlayRow, wanted)} if seeds else set()
 
 
 def _rows_in(folder: Path, kind: type[Row], filters: Any = None) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ def settle(folder: Path) -> None:
 
 def plays_of(folder: Path) -> list[PlayRow]:
     """The plays of a night as its table has them; none if it has no table yet."""
-    return [PlayRow(**{**each, "is_replay": bool(each.get("is_replay"))}) for each in _rows_in(folder, PlayRow)]
+    return [PlayRow(**{**row, "is_replay": bool(row.get("is_replay"))}) for row in _rows_in(folder, PlayRow)]
 
 
 def is_control(play: PlayRow) -> bool:
@@ -204,21 +204,23 @@ def is_control(play: PlayRow) -> bool:
 def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
     """Sum plays up by their kind. Replays are omitted, because their seeds were not drawn."""
     found: dict[tuple[str, str, str, str], Sum] = {}
-    for each in plays:
-        if each.is_replay:
+    for play in plays:
+        if play.is_replay:
             continue
-        kind = each.scenario, each.world, each.target, each.mutant
+        kind = play.scenario, play.world, play.target, play.mutant
         so_far = found.get(kind, Sum(*kind, 0, 0, 0, 0))
-        red = each.outcome != Outcome.PASSED.name
-        last_seed = max(so_far.last_seed, each.seed)
-        found[kind] = Sum(*kind, so_far.seeds + 1, so_far.reds + red, so_far.wall_us + each.wall_us, last_seed)
+        red = play.outcome != Outcome.PASSED.name
+        last_seed = max(so_far.last_seed, play.seed)
+        found[kind] = Sum(*kind, so_far.seeds + 1, so_far.reds + red, so_far.wall_us + play.wall_us, last_seed)
     return list(found.values())
 
 
 def played(sums: Iterable[Sum], nights_ago: int) -> list[Played]:
     """Return the sums of a night's controls in the simulator, by scenario."""
     controls = [each for each in sums if each.world == "sim" and each.is_control]
-    return [Played(each.scenario, nights_ago, each.seeds, each.reds, each.wall_us / 1e6) for each in controls]
+    return [
+        Played(control.scenario, nights_ago, control.seeds, control.reds, control.wall_us / 1e6) for control in controls
+    ]
 
 
 def _sums_in(folder: Path) -> list[Sum]:
@@ -232,18 +234,18 @@ def _sums_in(folder: Path) -> list[Sum]:
     kind = ["scenario", "world", "target", "mutant"]
     there = pq.read_schema(path).names
     columns = [*kind, "outcome", "wall_us", "seed", "is_replay"]
-    plays = pq.read_table(path, columns=[each for each in columns if each in there])
+    plays = pq.read_table(path, columns=[column for column in columns if column in there])
     if "is_replay" in there:  # Older nights lack it.
         plays = plays.filter(pc.invert(pc.fill_null(plays["is_replay"], False)))
     red = pc.cast(pc.not_equal(plays["outcome"], Outcome.PASSED.name), "int64")
     wanted = [("seed", "count"), ("red", "sum"), ("wall_us", "sum"), ("seed", "max")]
     found = plays.append_column("red", red).group_by(kind).aggregate(wanted)
     columns = [*kind, *(f"{name}_{how}" for name, how in wanted)]
-    return [Sum(*values) for values in zip(*(found[each].to_pylist() for each in columns), strict=True)]
+    return [Sum(*values) for values in zip(*(found[column].to_pylist() for column in columns), strict=True)]
 
 
 def control_outcomes(plays: Iterable[PlayRow]) -> Counter[str]:
-    return Counter(each.outcome for each in plays if is_control(each))
+    return Counter(play.outcome for play in plays if is_control(play))
 
 
 def _kept(folder: Path) -> Kept | None:
@@ -294,7 +296,7 @@ def in_turn(items: Sequence[Item], earlier: Sequence[Sequence[str]], turn: int) 
     has tried, the oldest first. Among equals another one is first each ``turn``."""
     last = {each: number for number, tried in enumerate(earlier) for each in tried}
     start = turn % max(1, len(items))
-    return sorted((*items[start:], *items[:start]), key=lambda each: last.get(each, -1))
+    return sorted((*items[start:], *items[:start]), key=lambda item: last.get(item, -1))
 
 
 def canary_of(killed_in: Mapping[str, Sequence[str]], earlier: Sequence[str], seed: int) -> tuple[str, str]:
@@ -378,7 +380,7 @@ def _begun(options: NightOptions, now_s: float) -> Night:
         dirty=about["dirty"],
         machine=_machine(about),
         stages=tuple(
-            NightStage(name=each, planned_s=0.0) for each in SHARES if not options.only or each in options.only
+            NightStage(name=share, planned_s=0.0) for share in SHARES if not options.only or share in options.only
         ),
         command=options.command,
     )
@@ -404,7 +406,7 @@ def _unfinished(options: NightOptions, night: Night, now_s: float) -> tuple[Path
 
 def _what(night: Night) -> tuple[object, ...]:
     """Return what must be equal for an interrupted night to be continued."""
-    return night.budget_s, night.commit, [each.name for each in night.stages]
+    return night.budget_s, night.commit, [stage.name for stage in night.stages]
 
 
 def _machine(about: dict[str, dict[str, str]]) -> Machine:
@@ -423,7 +425,7 @@ def _java() -> str:
     if shutil.which("java") is None:
         return ""
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
-    lines = [each for each in said.splitlines() if "version" in each]
+    lines = [line for line in said.splitlines() if "version" in line]
     return lines[0].strip() if lines else ""
 
 
@@ -486,10 +488,10 @@ class Work:
     @property
     def left_s(self) -> float:
         """Remaining time of the budget."""
-        return self.night.budget_s - sum(each.spent_s for each in self.night.stages)
+        return self.night.budget_s - sum(stage.spent_s for stage in self.night.stages)
 
     def stage(self, name: str) -> NightStage:
-        return next(each for each in self.night.stages if each.name == name)
+        return next(stage for stage in self.night.stages if stage.name == name)
 
     def tried_before(self, stage: str) -> list[Sequence[str]]:
         """Return the tries of this stage in each earlier night, and tonight so far."""
@@ -498,8 +500,8 @@ class Work:
 
     def add(self, *rows: Row) -> None:
         """Keep what was found. It is durable at once."""
-        for each in rows:
-            self.journal.add(each)
+        for row in rows:
+            self.journal.add(row)
 
     def begin(self, stage: str, planned_s: float) -> None:
         one = self.stage(stage)
@@ -544,6 +546,7 @@ class Work:
 
     def _change(self, **values: object) -> None:
         stages = tuple(
-            msgspec.structs.replace(each, **values) if each.name == self._stage else each for each in self.night.stages
+            msgspec.structs.replace(stage, **values) if stage.name == self._stage else stage
+            for stage in self.night.stages
         )
         self.night = msgspec.structs.replace(self.night, stages=stages)

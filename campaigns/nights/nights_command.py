@@ -55,10 +55,10 @@ def run(options: NightOptions, tell: Callable[[str], None]) -> int:
         rows = NightJournal(folder)
     except BusyError as busy:
         raise NightRefusal(str(busy)) from busy
-    for each in night_folders(options.nights):
-        if each != folder and is_left(each):
-            settle(each)
-    earlier = [each for each in kept_nights(options.nights) if each.night.night != night.night]
+    for night_folder in night_folders(options.nights):
+        if night_folder != folder and is_left(night_folder):
+            settle(night_folder)
+    earlier = [kept_night for kept_night in kept_nights(options.nights) if kept_night.night.night != night.night]
     work = Work(folder, night, rows, earlier, tell)
     shutil.rmtree(work.scratch, ignore_errors=True)
     work.scratch.mkdir()
@@ -78,8 +78,8 @@ def run(options: NightOptions, tell: Callable[[str], None]) -> int:
 def _play(work: Work, until: float) -> None:
     """Play the stages that have not ended. Once all have, the search has what is left of the time."""
     worth_s = min(WORTH_S, WORTH_SHARE * work.night.budget_s)
-    names = [each.name for each in work.night.stages]
-    to_come = [each.name for each in work.night.stages if not each.outcome]
+    names = [stage.name for stage in work.night.stages]
+    to_come = [stage.name for stage in work.night.stages if not stage.outcome]
     while to_come and (left_s := until - time.monotonic()) > worth_s:
         _play_stage(work, to_come[0], time.monotonic() + share_s(to_come[0], to_come, left_s))
         del to_come[0]
@@ -112,8 +112,8 @@ def _end(work: Work) -> int:
     shutil.rmtree(work.scratch, ignore_errors=True)
     reasons = reasons_of(work)
     work.tell(f"{len(work.plays):,} plays, {len(work.failures)} failures, in {work.folder}")
-    for each in reasons:
-        work.tell(f"  {each.text}")
+    for reason in reasons:
+        work.tell(f"  {reason.text}")
     work.tell("the night is green" if not reasons else "the night is red")
     return outcome_of(reasons).value
 
@@ -124,12 +124,12 @@ def _points_of(folder: Path) -> PointCounts | None:
     tally = Tally()
     tally.add_from(folder)
     names = outcome_names()
-    reached = sum(bool(tally.by_scenario.get(each)) for each in names)
+    reached = sum(bool(tally.by_scenario.get(name)) for name in names)
     return PointCounts(outcomes=len(names), reached=reached, never=tuple(open_outcomes(tally)))
 
 
 def reasons_of(work: Work) -> tuple[Reason, ...]:
     """Return the reasons why the night is red, none if it is green."""
     earlier = [each.plays for each in work.earlier if each.night.finished]
-    drawn = sum(not each.is_replay for each in work.plays)
+    drawn = sum(not play.is_replay for play in work.plays)
     return why_red(work.night, drawn, control_outcomes(work.plays), earlier)

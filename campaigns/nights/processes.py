@@ -39,7 +39,7 @@ class Done:
 
     @property
     def last_line(self) -> str:
-        lines = [each.strip() for each in self.said.splitlines() if each.strip()]
+        lines = [line.strip() for line in self.said.splitlines() if line.strip()]
         return lines[-1].removeprefix("crucible: ") if lines else "it said nothing"
 
 

@@ -84,15 +84,15 @@ def kept(folder: Path = CARDS) -> list[Card]:
 
 def page(cards: Sequence[Card], suites: Sequence[Suite]) -> str:
     """Return the report card in Markdown. ``suites`` are all that could be played."""
-    played = [each for each in cards if not each.by_hand]
+    played = [card for card in cards if not card.by_hand]
     lines = [INTRODUCTION, *_HEAD, *map(_row, played)]
-    if unseen := [each.title for each in suites if each.title not in {card.title for card in cards}]:
+    if unseen := [suite.title for suite in suites if suite.title not in {card.title for card in cards}]:
         lines += ["", f"Not played yet: {'; '.join(unseen)}."]
     for each in played:
         if each.failed:
             lines += ["", f"## {each.title}", "", "| test | why |", "| --- | --- |"]
             lines += [f"| `{name}` | {why or '**red**'} |" for name, why in each.failed.items()]
-    by_hand = [each for each in cards if each.by_hand]
+    by_hand = [card for card in cards if card.by_hand]
     if by_hand:
         lines += [
             BY_HAND,

@@ -153,7 +153,9 @@ def run_on(suite: Suite, source: Path, system: System, logs: Path, test: str = "
                 words = {**_words(cluster, proxies), "toxiproxy": toxiproxy, "cache": str(CACHE), "test": test}
                 _replace(suite, copy, words)
                 output = _run(suite, copy, words, logs / f"{suite.name}-{system.name.replace(' ', '-')}.log")
-                dead = [each.node_id for each in cluster.members if each.process and each.process.poll() is not None]
+                dead = [
+                    member.node_id for member in cluster.members if member.process and member.process.poll() is not None
+                ]
         except PeerError as error:
             raise SuiteError(str(error)) from error
         found = outcomes(suite.format, output)

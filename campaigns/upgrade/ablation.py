@@ -92,8 +92,8 @@ def cases() -> dict[str, list[WantedLog]]:
     hours = BASE.hours * MIB / BASE.size_bytes
     return {
         "length": [replace(BASE, size_bytes=mib * MIB, hours=mib * hours) for mib in LENGTHS_MIB],
-        "expiration": [replace(BASE, expiration_hours=each) for each in EXPIRATIONS_HOURS],
-        "rate": [replace(BASE, producers_per_hour=each) for each in RATES_PER_HOUR],
+        "expiration": [replace(BASE, expiration_hours=hour) for hour in EXPIRATIONS_HOURS],
+        "rate": [replace(BASE, producers_per_hour=rate) for rate in RATES_PER_HOUR],
     }
 
 

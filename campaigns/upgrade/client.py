@@ -34,16 +34,16 @@ def create_topics(port: int, topics: Mapping[str, int]) -> dict[str, bytes]:
     """Create topics with these numbers of partitions, one replica each. Return their IDs. Raise UpgradeError."""
     wanted = [new_topic(name, partitions, 1, UNLIMITED) for name, partitions in topics.items()]
     response = _call(port, ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request(wanted, TIMEOUT_MS))
-    for each in response.topics:
-        _check(each.error_code, f"topic {each.name} was not created", each.error_message)
-    return {str(each.name): each.topic_id.bytes for each in response.topics}
+    for topic in response.topics:
+        _check(topic.error_code, f"topic {topic.name} was not created", topic.error_message)
+    return {str(topic.name): topic.topic_id.bytes for topic in response.topics}
 
 
 def make_tiered(port: int, topics: Sequence[str]) -> None:
     """Raise UpgradeError."""
     request = set_topic_configs_request(topics, {"remote.storage.enable": "true"})
-    for each in _call(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, request).responses:
-        _check(each.error_code, f"topic {each.resource_name} was not made tiered", each.error_message)
+    for response in _call(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, request).responses:
+        _check(response.error_code, f"topic {response.resource_name} was not made tiered", response.error_message)
 
 
 def are_led(port: int, topics: Mapping[str, int]) -> bool:
@@ -68,10 +68,12 @@ def tiered_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tup
 
 
 def _offsets(port: int, partitions: Sequence[tuple[str, int]], at: int) -> dict[tuple[str, int], int]:
-    named = [TopicPartition(*each) for each in partitions]
+    named = [TopicPartition(*partition) for partition in partitions]
     response = _call(port, ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
     found = {
-        (str(topic.name), int(each.partition_index)): each for topic in response.topics for each in topic.partitions
+        (str(topic.name), int(partition.partition_index)): partition
+        for topic in response.topics
+        for partition in topic.partitions
     }
     for (topic, index), each in found.items():
         if each.error_code not in SOON:

@@ -130,7 +130,7 @@ def first_needed(
     for at in {young, len(before)}:
         open_from = before[at - 1].open_from if at else -1
         begin = begin if open_from < 0 else min(begin, open_from)
-    return max([begin, *(each for each in snapshots if begin <= each <= offset)])
+    return max([begin, *(snapshot for snapshot in snapshots if begin <= snapshot <= offset)])
 
 
 def stable_end(replay: Sequence[ReplayedSegment]) -> int:

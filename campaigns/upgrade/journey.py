@@ -82,7 +82,7 @@ class Upgrade:
 
     def replayed(self) -> dict[str, list[ReplayedSegment]]:
         """The full replay of each partition's old files. Raise UpgradeError, also if nothing may be uploaded."""
-        replays = {each.name: _replayed(each) for each in self.old.partitions}
+        replays = {partition.name: _replayed(partition) for partition in self.old.partitions}
         if not any(map(eligible_segments, replays.values())):
             raise UpgradeError(
                 f"{self.old.path} has no closed segment that ends before the first open transaction, so nothing would "
@@ -97,11 +97,14 @@ class Upgrade:
         self.say("the reference broker makes the topics and their IDs")
         with self._broker() as port:
             ids = client.create_topics(port, self.old.topics)
-        changed = {each.name: bind(each, self.data / each.name, ids[each.topic]) for each in self.old.partitions}
+        changed = {
+            partition.name: bind(partition, self.data / partition.name, ids[partition.topic])
+            for partition in self.old.partitions
+        }
         os.sync()  # A start after a clean stop trusts the files.
         with self._broker() as port:
             self._await_start(port, replays)
-            there = {each.name: self._whole_snapshots(each) for each in self.old.partitions}
+            there = {partition.name: self._whole_snapshots(partition) for partition in self.old.partitions}
             client.make_tiered(port, list(self.old.topics))
             self.say("the topics are tiered now; each closed segment is uploaded")
             self._await_uploads(port, replays)
@@ -110,18 +113,18 @@ class Upgrade:
         expiration_ms = int(self.settings.get(EXPIRATION, DAY_MS))
         return [
             Journey(
-                each,
-                replays[each.name],
-                eligible_segments(replays[each.name]),
-                there[each.name],
-                self.tier / f"{each.name}-{uuid_text(ids[each.topic])}",
-                recreated.get(each.name, {}),
-                changed[each.name],
+                partition,
+                replays[partition.name],
+                eligible_segments(replays[partition.name]),
+                there[partition.name],
+                self.tier / f"{partition.name}-{uuid_text(ids[partition.topic])}",
+                recreated.get(partition.name, {}),
+                changed[partition.name],
                 expiration_ms,
                 began_ms,
                 ended_ms,
             )
-            for each in self.old.partitions
+            for partition in self.old.partitions
         ]
 
     @contextmanager
@@ -140,13 +143,13 @@ class Upgrade:
             end([node])
 
     def _await_start(self, port: int, replays: Mapping[str, Sequence[ReplayedSegment]]) -> None:
-        names = [(each.topic, each.index) for each in self.old.partitions]
+        names = [(partition.topic, partition.index) for partition in self.old.partitions]
         _until(lambda: client.are_led(port, self.old.topics), STARTED_LIMIT_S, "a leader for each partition")
         ends = client.end_offsets(port, names)
-        for each in self.old.partitions:
-            wanted, found = replays[each.name][-1].next_offset, ends.get((each.topic, each.index), -1)
+        for partition in self.old.partitions:
+            wanted, found = replays[partition.name][-1].next_offset, ends.get((partition.topic, partition.index), -1)
             if found != wanted:
-                raise UpgradeError(f"{each.name} ends at offset {wanted}, but the broker made {found} of it.")
+                raise UpgradeError(f"{partition.name} ends at offset {wanted}, but the broker made {found} of it.")
 
     def _whole_snapshots(self, partition: OldPartition) -> frozenset[int]:
         return whole_snapshots(self.data / partition.name)
@@ -155,8 +158,8 @@ class Upgrade:
         """Return when the last eligible segment of each partition is listed, or at the time limit: the verdict
         says what is missing."""
         wanted = {
-            (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]
-            for each in self.old.partitions
+            (partition.topic, partition.index): [one.next_offset for one in eligible_segments(replays[partition.name])]
+            for partition in self.old.partitions
         }
         total, deadline, last = sum(map(len, wanted.values())), time.monotonic() + self.limit_s, -1
         while time.monotonic() < deadline:

@@ -230,8 +230,8 @@ def watched(
     """Two lives: the first in which the topics are tiered, and one after a clean restart. Raise PeerError and
     UpgradeError."""
     ends = {
-        (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]
-        for each in old.partitions
+        (partition.topic, partition.index): [one.next_offset for one in eligible_segments(replays[partition.name])]
+        for partition in old.partitions
     }
     say(f"{KAFKA_AFTER} starts, and makes the topics and their IDs")
     with _prepared(folder) as cluster:
@@ -277,8 +277,8 @@ def _count(log: Path, words: str) -> int:
 
 def _put(old: OldDirectory, replays: Mapping[str, Sequence[ReplayedSegment]], data: Path) -> None:
     """Kafka's ``partition.metadata`` stays, with the topic's ID. Raise UpgradeError."""
-    for each in old.partitions:
-        put(each, data / each.name)
+    for partition in old.partitions:
+        put(partition, data / partition.name)
     rows = {f"{each.topic} {each.index}": replays[each.name][-1].next_offset for each in old.partitions}
     for name in ENDS:
         _write_checkpoint(data / name, rows)

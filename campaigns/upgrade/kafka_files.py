@@ -169,7 +169,7 @@ def snapshot_file(rows: Iterable[ProducerRow]) -> bytes:
 def whole_snapshots(folder: Path) -> frozenset[int]:
     """The offsets of a partition's snapshots whose checksums fit."""
     return frozenset(
-        each for each in offsets_of(folder, ".snapshot") if _is_whole(folder / file_name(each, ".snapshot"))
+        offset for offset in offsets_of(folder, ".snapshot") if _is_whole(folder / file_name(offset, ".snapshot"))
     )
 
 

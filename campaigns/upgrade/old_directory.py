@@ -111,9 +111,9 @@ def _write_segments(folder: Path, wanted: WantedLog, now_ms: int) -> int:
 
 def _write_snapshots(folder: Path, replay: list[ReplayedSegment], snapshots: int) -> None:
     places = replay[-1 - snapshots :] if snapshots else []
-    for each in places:
-        data = kafka_files.snapshot_file(one.row for one in each.known.values())
-        (folder / file_name(each.next_offset, ".snapshot")).write_bytes(data)
+    for place in places:
+        data = kafka_files.snapshot_file(one.row for one in place.known.values())
+        (folder / file_name(place.next_offset, ".snapshot")).write_bytes(data)
 
 
 def _batches(wanted: WantedLog, now_ms: int) -> Iterator[tuple[bytes, int]]:

@@ -73,8 +73,8 @@ class OldDirectory:
     def topics(self) -> dict[str, int]:
         """Topics with their numbers of partitions."""
         found: dict[str, int] = {}
-        for each in self.partitions:
-            found[each.topic] = max(found.get(each.topic, 0), each.index + 1)
+        for partition in self.partitions:
+            found[partition.topic] = max(found.get(partition.topic, 0), partition.index + 1)
         return found
 
 
@@ -107,7 +107,7 @@ def _is_wanted(topic: str, topics: Sequence[str]) -> bool:
 
 
 def _check_whole(directory: OldDirectory) -> None:
-    there = {(each.topic, each.index) for each in directory.partitions}
+    there = {(partition.topic, partition.index) for partition in directory.partitions}
     for topic, count in directory.topics.items():
         missing = [index for index in range(count) if (topic, index) not in there]
         if missing:
@@ -134,7 +134,7 @@ def newest_epoch(partition: OldPartition) -> int:
     rows = checkpoint_rows(partition.folder / EPOCHS)
     newest = max((int(epoch) for epoch, _ in rows), default=FIRST_EPOCH)
     last = partition.folder / file_name(partition.bases[-1], ".log")
-    return max([newest, *(each.leader_epoch for each in batches(last))])
+    return max([newest, *(batch.leader_epoch for batch in batches(last))])
 
 
 def put(partition: OldPartition, target: Path) -> bool:
@@ -173,7 +173,7 @@ def bind(partition: OldPartition, target: Path, topic_id: bytes) -> bool:
 
 
 def _set_epochs(path: Path) -> None:
-    places = [each.position for each in batches(path)]
+    places = [batch.position for batch in batches(path)]
     with path.open("r+b") as file:
         for position in places:
             file.seek(position + EPOCH_AT)

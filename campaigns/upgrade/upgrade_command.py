@@ -51,7 +51,7 @@ class UpgradeResult:
 
     @property
     def is_good(self) -> bool:
-        return all(each.is_good for each in self.verdicts)
+        return all(verdict.is_good for verdict in self.verdicts)
 
 
 def run(request: UpgradeRequest, say: Say) -> UpgradeResult:
@@ -196,10 +196,10 @@ def written(outcome: UpgradeResult) -> str:
         after=KAFKA_AFTER,
         date=datetime.now(UTC).date(),
         machine=f"{os.cpu_count()} cores, {system()} {machine()}",
-        old="\n\n".join(_old(each) for each in outcome.old.partitions),
+        old="\n\n".join(_old(partition) for partition in outcome.old.partitions),
         lives=_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives]),
         why=_why(outcome),
-        ours=_table(HEADINGS, [each.cells() for each in outcome.verdicts]),
+        ours=_table(HEADINGS, [verdict.cells() for verdict in outcome.verdicts]),
     )
 
 

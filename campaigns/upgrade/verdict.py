@@ -129,6 +129,6 @@ def _is_whole(journey: Journey, segment: ReplayedSegment) -> bool:
     assert copy is not None, "it was uploaded"
     wanted = bytearray(old.read_bytes())
     if journey.epochs_changed:
-        for each in batches(old):
-            wanted[each.position + EPOCH_AT : each.position + MAGIC_AT] = bytes(MAGIC_AT - EPOCH_AT)
+        for batch in batches(old):
+            wanted[batch.position + EPOCH_AT : batch.position + MAGIC_AT] = bytes(MAGIC_AT - EPOCH_AT)
     return wanted == copy.read_bytes()

@@ -31,7 +31,7 @@ def checked(scenario: Scenario) -> Scenario:
     exist."""
     for name in unknown_among(scenario.guarantees):
         raise ScenarioError(f"{scenario.path}: guarantees has {name!r}; allowed: {', '.join(GUARANTEES)}")
-    for outcome, mark, revision in (each.partition(MARK) for each in scenario.points):
+    for outcome, mark, revision in (point.partition(MARK) for point in scenario.points):
         try:
             place_of(outcome)
         except PointError as error:
@@ -45,7 +45,7 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
     """Return those of its guarantees that clients' observations suffice to judge. If the scenario lists none, all
     guarantees that have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
-    return tuple(each for each in scenario.guarantees if each in seen)
+    return tuple(guarantee for guarantee in scenario.guarantees if guarantee in seen)
 
 
 def promised_of_external(scenario: Scenario) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def promised_of_external(scenario: Scenario) -> tuple[str, ...]:
 def promised_on_the_wire(scenario: Scenario) -> tuple[str, ...]:
     """Return those of its guarantees that the frames in front of a broker show, and its clients alone do not."""
     seen = names_on_the_wire()
-    return tuple(each for each in scenario.guarantees if each in seen)
+    return tuple(guarantee for guarantee in scenario.guarantees if guarantee in seen)
 
 
 def is_judged(scenario: Scenario, guarantee: str) -> bool:
@@ -88,14 +88,14 @@ def tables_left(load: Load) -> frozenset[str]:
         (load.admins, ("changes", "metadata_reads")),
         (load.metadata_readers, ("metadata_reads",)),
         (load.groups, _GROUP),
-        (any(each.view for each in load.groups), ("views",)),
+        (any(group.view for group in load.groups), ("views",)),
         (load.mirror, (*_GROUP, "copies", "target_runs")),
         (load.has_transactions, ("transactions",)),
         (load.workers, (*_GROUP, "transforms")),
         (load.janitors, ("described_transactions",)),
-        (any(each.is_compacted for each in load.topics), ("keyed_writes",)),
-        (any(each.metadata_epoch for each in load.producers), ("metadata_epochs",)),
-        (any(each.metadata_epoch for each in load.admins), ("metadata_epochs",)),
+        (any(topic.is_compacted for topic in load.topics), ("keyed_writes",)),
+        (any(producer.metadata_epoch for producer in load.producers), ("metadata_epochs",)),
+        (any(admin.metadata_epoch for admin in load.admins), ("metadata_epochs",)),
     )
     left = frozenset(name for part, names in parts if part for name in names)
     assert left <= SELDOM, f"{left - SELDOM} are no tables that few runs have"

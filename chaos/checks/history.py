@@ -171,7 +171,7 @@ class History:
         used: dict[tuple[str, int, int], list[TransactionRow]] = {}
         initialised: dict[str, int] = {}  # how often the client of a transactional ID must have initialised so far
         first_used: dict[tuple[str, int, int], int] = {}
-        for row in sorted(self.transactions, key=lambda each: each.from_us):
+        for row in sorted(self.transactions, key=lambda transaction: transaction.from_us):
             if row.producer_id < 0 or not is_forgotten(row.transactional_id):
                 continue
             name = row.transactional_id

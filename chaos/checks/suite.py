@@ -35,7 +35,7 @@ MAX_EFFECTS = 16
 @cache
 def check_kinds() -> tuple[type[Check], ...]:
     """Return every class in this folder and those below that names a guarantee, in the order of the guarantees."""
-    modules = [import_module(each.name) for each in walk_packages(checks.__path__, f"{checks.__name__}.")]
+    modules = [import_module(package.name) for package in walk_packages(checks.__path__, f"{checks.__name__}.")]
     kinds = [
         each
         for module in modules
@@ -43,7 +43,7 @@ def check_kinds() -> tuple[type[Check], ...]:
         if isinstance(each, type) and issubclass(each, Check) and each.guarantee and each.__module__ == module.__name__
     ]
     order = list(GUARANTEES)
-    return tuple(sorted(kinds, key=lambda each: order.index(each.guarantee)))
+    return tuple(sorted(kinds, key=lambda kind: order.index(kind.guarantee)))
 
 
 def all_checks(context: CheckContext) -> tuple[Check, ...]:
@@ -71,8 +71,10 @@ class CheckSuite:
         """by the kinds of an event and its effects: ``acted`` of the checks that act on it, and whether the fetch model
         does. Most events are like earlier ones, and need no comparison with what each check acts on."""
         fetch_checks = [each for each in checks if isinstance(each, FetchCheck)]
-        self._judging_fetches = [each.fetched for each in fetch_checks]
-        self._judging_follower_fetches = [each.fetched for each in fetch_checks if each.judges_followers]
+        self._judging_fetches = [fetch_check.fetched for fetch_check in fetch_checks]
+        self._judging_follower_fetches = [
+            fetch_check.fetched for fetch_check in fetch_checks if fetch_check.judges_followers
+        ]
 
     def trace(self, row: TraceRow) -> None:
         for check in self.rows.get(row.what, ()):

@@ -129,11 +129,11 @@ def reads_lines(label: Label) -> bool:
 def _request_lines(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
     for topic in body.topics:
         name = _name(sent, topic)
-        for each in topic.partitions:
-            yield FrameLineRow(sent.seq, sent.node, "named", name, each.partition, each.fetch_offset)
+        for partition in topic.partitions:
+            yield FrameLineRow(sent.seq, sent.node, "named", name, partition.partition, partition.fetch_offset)
     for gone in body.forgotten:
-        for partition in gone.partitions:
-            yield FrameLineRow(sent.seq, sent.node, "forgotten", _name(sent, gone), partition)
+        for index in gone.partitions:
+            yield FrameLineRow(sent.seq, sent.node, "forgotten", _name(sent, gone), index)
 
 
 def _response_lines(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:

@@ -140,9 +140,13 @@ def _rest(
 ) -> int:
     """Return the sum over these entities, as far as they are in the image, and over what an image has once."""
     texts = [
-        *(f"broker {image.brokers[each]!r}" for each in brokers if each in image.brokers),
-        *(f"config {each} {sorted(image.configs[each].items())}" for each in configs if image.configs.get(each)),
-        *(f"feature {each} {image.features[each]}" for each in features if each in image.features),
+        *(f"broker {image.brokers[broker]!r}" for broker in brokers if broker in image.brokers),
+        *(
+            f"config {config} {sorted(image.configs[config].items())}"
+            for config in configs
+            if image.configs.get(config)
+        ),
+        *(f"feature {feature} {image.features[feature]}" for feature in features if feature in image.features),
         f"producer {image.next_producer_id}",
     ]
     if image.metadata_epoch:  # A cluster that has no metadata epoch yet equals one that knows none.

@@ -100,15 +100,15 @@ class ClosedSegments:
                     yield f"{where.topic}-{where.partition} from {base} to {end}"
 
     def _leaders(self) -> dict[TopicPartition, SegmentsNode]:
-        running = next(each for each in self.nodes if each.running)
+        running = next(node for node in self.nodes if node.running)
         metadata = _response(running, ApiKey.METADATA, self.metadata_version, metadata_request(list(self.topics)))
-        at = {each.advertised: each for each in self.nodes}
-        nodes = {int(each.node_id): at[f"{each.host}:{each.port}"] for each in metadata.brokers}
+        at = {node.advertised: node for node in self.nodes}
+        nodes = {int(broker.node_id): at[f"{broker.host}:{broker.port}"] for broker in metadata.brokers}
         return {
-            TopicPartition(str(topic.name), int(each.partition_index)): nodes[int(each.leader_id)]
+            TopicPartition(str(topic.name), int(partition.partition_index)): nodes[int(partition.leader_id)]
             for topic in metadata.topics
-            for each in topic.partitions
-            if int(each.leader_id) in nodes
+            for partition in topic.partitions
+            if int(partition.leader_id) in nodes
         }
 
 
@@ -117,9 +117,9 @@ def segments_of(
 ) -> ClosedSegments | None:
     """Return None if the scenario does not promise the guarantee. The run's topics begin with ``prefix``."""
     topics = {
-        f"{prefix}{each.name}": each.partitions
-        for each in scenario.load.topics
-        if dict(each.config).get("remote.storage.enable") == "true"
+        f"{prefix}{topic.name}": topic.partitions
+        for topic in scenario.load.topics
+        if dict(topic.config).get("remote.storage.enable") == "true"
     }
     return ClosedSegments(nodes, topics, version, limit_s) if GUARANTEE in scenario.guarantees and topics else None
 
@@ -132,7 +132,7 @@ def bases_in(folder: Path) -> list[int]:
 def _tiered(node: SegmentsNode, where: TopicPartition) -> int:
     """Return the last offset in the tier, or -1. Raise TransportError."""
     response = _response(node, ApiKey.LIST_OFFSETS, TIERED_VERSION, list_offsets_request([where], LATEST_TIERED))
-    (found,) = (each for topic in response.topics for each in topic.partitions)
+    (found,) = (partition for topic in response.topics for partition in topic.partitions)
     return -1 if int(found.error_code.value) else int(found.offset)
 
 

@@ -48,7 +48,9 @@ class ComparedPlay:
 def plays_of(scenario: Scenario) -> list[ComparedPlay]:
     """Return the runs to compare, whatever revisions the scenario names."""
     if scenario.load.mirror is None:
-        return [ComparedPlay(each, in_revision(scenario, each), LABELS[each]) for each in FETCHER_REVISIONS]
+        return [
+            ComparedPlay(revision, in_revision(scenario, revision), LABELS[revision]) for revision in FETCHER_REVISIONS
+        ]
     played = each_revision(scenario)[0]
     plays = []
     for word, on in (("with", True), ("without", False)):
@@ -64,7 +66,7 @@ def with_epochs(scenario: Scenario, on: bool) -> Scenario:
     """
     cluster = scenario.cluster
     config = {**dict(cluster.config), EPOCHS_KEY: "1" if on else "0"}
-    kept = tuple(each for each in scenario.guarantees if on or each not in OF_EPOCHS)
+    kept = tuple(guarantee for guarantee in scenario.guarantees if on or guarantee not in OF_EPOCHS)
     return replace(
         with_clients(scenario, metadata_epoch=on),
         guarantees=kept,

@@ -36,7 +36,7 @@ def without_sessions(scenario: Scenario) -> Scenario:
     """
     return replace(
         scenario,
-        guarantees=tuple(each for each in scenario.guarantees if not GUARANTEES[each].of_sessions),
+        guarantees=tuple(guarantee for guarantee in scenario.guarantees if not GUARANTEES[guarantee].of_sessions),
         faults=tuple(_on_any_fetch(fault) for fault in scenario.faults),
         state=(),
     )

@@ -105,7 +105,7 @@ class ExternalFrames(Frames):
         links: Links,
     ) -> None:
         spec = Spec(
-            [(each.node_id, each.host, each.port) for each in nodes],
+            [(node.node_id, node.host, node.port) for node in nodes],
             dict(access.dial),
             scenario=typed(scenario),
             seed=seed,

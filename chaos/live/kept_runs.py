@@ -40,7 +40,7 @@ class KeptRun:
     def page(self) -> Path | None:
         """The page to open: that of a comparison, or of the run. None if there is none."""
         pages = (self.path / "comparison.html", self.path / "report" / "index.html")
-        return next((each for each in pages if each.exists()), None)
+        return next((page for page in pages if page.exists()), None)
 
     def size_bytes(self) -> int:
         return sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())

@@ -45,9 +45,9 @@ def kill_leader(data: Path, name: str) -> str:
         (found,) = _call(connection, ApiKey.METADATA, METADATA_VERSION, wanted).topics
         if found.error_code:
             raise SetupError(f"The cluster has no topic {topic} ({error_name(found.error_code)}).")
-        for each in found.partitions:
-            if each.partition_index == int(index):
-                return int(each.leader_id)
+        for partition in found.partitions:
+            if partition.partition_index == int(index):
+                return int(partition.leader_id)
         raise SetupError(f"Topic {topic} has {len(found.partitions)} partitions, and none with number {index}.")
 
     return _kill(data, f"leader of {name}", leader)

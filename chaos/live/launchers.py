@@ -151,11 +151,11 @@ def nodes_under_test(
 
 def samples_of(nodes: Sequence[LiveNode]) -> list[tuple[int, str, int]]:
     """Return node ID, metrics address and pid of each node under test."""
-    launchers = [each.launcher for each in nodes]
+    launchers = [node.launcher for node in nodes]
     return [
-        (each.spec.node_id, each.spec.metrics_listen, each.process.pid)
-        for each in launchers
-        if isinstance(each, NodeUnderTest) and each.process is not None
+        (launcher.spec.node_id, launcher.spec.metrics_listen, launcher.process.pid)
+        for launcher in launchers
+        if isinstance(launcher, NodeUnderTest) and launcher.process is not None
     ]
 
 

@@ -77,10 +77,10 @@ def drive(scenario: Scenario, plan: LoadAlonePlan, command: str, progress: Progr
 def sized(scenario: Scenario, clients: int) -> Scenario:
     """Return the scenario with this number of fetchers, at least one of each group. 0 leaves it as it is."""
     groups = scenario.load.fetchers
-    whole = sum(each.count for each in groups)
+    whole = sum(group.count for group in groups)
     if not clients or not whole:
         return scenario
-    counts = [max(1, clients * each.count // whole) for each in groups]
+    counts = [max(1, clients * group.count // whole) for group in groups]
     counts[0] = max(1, counts[0] + clients - sum(counts))
     resized = tuple(replace(each, count=count) for each, count in zip(groups, counts, strict=True))
     return replace(scenario, load=replace(scenario.load, fetchers=resized))

@@ -80,8 +80,9 @@ def of_live_run(scenario: Scenario, folder: Path, seed: int, start_wall_us: int)
 def _load_words(scenario: Scenario) -> dict[str, str]:
     """Return the description of each part of the load, by name."""
     words = {
-        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
-        for each in scenario.load.fetchers
+        fetcher.name: f"{fetcher.count} {fetcher.behaviour} fetchers of {fetcher.partitions} partitions of "
+        f"{fetcher.topic}"
+        for fetcher in scenario.load.fetchers
     }
     for group in scenario.load.groups:
         load = words.get(group.name)
@@ -98,6 +99,6 @@ def _load_words(scenario: Scenario) -> dict[str, str]:
         words[strays.name] = f"{strays.count} producers that leave hanging transactions in {strays.topic}"
     for janitors in scenario.load.janitors:
         words[janitors.name] = f"{janitors.count} admins that abort hanging transactions in {janitors.topic}"
-    for each in scenario.load.producers:
-        words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
+    for producer in scenario.load.producers:
+        words[producer.name] = f"{producer.count} producers to {producer.topic}, {producer.rate_per_s:g} records/s each"
     return words

@@ -19,7 +19,7 @@ def changed(value: Any, change: Change) -> Any:
         return type(value)(changed(each, change) for each in value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    given = {each.name: getattr(value, each.name) for each in fields(value)}
+    given = {field_.name: getattr(value, field_.name) for field_ in fields(value)}
     return replace(value, **{name: change(name, changed(each, change)) for name, each in given.items()})
 
 

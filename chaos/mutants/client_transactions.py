@@ -170,7 +170,7 @@ def open_transactions_not_returned(
 ) -> Generator[None, None, Any]:
     """DescribeProducers returns no open transactions (X-12)."""
     described = yield from original(broker, topic, index, work)
-    producers = [replace(each, current_txn_start_offset=i64(-1)) for each in described.active_producers]
+    producers = [replace(producer, current_txn_start_offset=i64(-1)) for producer in described.active_producers]
     return replace(described, active_producers=tuple(producers))
 
 

@@ -70,7 +70,7 @@ def epoch_outlives_older_commit(
 ) -> Any:
     """A commit in a version without the metadata epoch keeps the stored one (M-11)."""
     errors, accepted = original(shard, request, image, config, now_ms, with_epoch=with_epoch)
-    if all(each.metadata_epoch is None for each in request.offsets):
+    if all(offset.metadata_epoch is None for offset in request.offsets):
         last = [shard.offsets.latest(OffsetKey(request.group_id, each.topic, each.partition)) for each in accepted]
         accepted = [
             each if known is None else replace(each, metadata_epoch=known.metadata_epoch)

@@ -19,7 +19,9 @@ def cluster_id_unchecked(original: Function, quorum: Any, cluster_id: str | None
 @mutant(f"{REQUESTS}:_validate_voter_only_request")
 def voter_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
     """Any node may request votes and announce itself as the leader."""
-    known = remote_id if remote_id in quorum.voters else next(each for each in quorum.voters if each != quorum.node_id)
+    known = (
+        remote_id if remote_id in quorum.voters else next(voter for voter in quorum.voters if voter != quorum.node_id)
+    )
     return original(quorum, known, epoch, voter_id)
 
 

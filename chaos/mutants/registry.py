@@ -62,7 +62,7 @@ def rule_mutants() -> tuple[Mutant, ...]:
 
 def by_name(name: str) -> Mutant:
     """Return the mutant, planned or not. Raise MutantError, which suggests the nearest name."""
-    mutants = {each.name: each for each in (*all_mutants(), *unplanned_mutants(), *rule_mutants())}
+    mutants = {mutant.name: mutant for mutant in (*all_mutants(), *unplanned_mutants(), *rule_mutants())}
     if name not in mutants:
         raise MutantError(f"there is no mutant {name!r}{did_you_mean(name, mutants)}; ./crucible mutants lists all")
     return mutants[name]
@@ -72,7 +72,7 @@ def mutants_of(scenario: Scenario) -> tuple[str, ...]:
     """Return the names of the mutants that must fail the scenario. A mutant counts if at least one of the scenario's
     revisions has its mechanism."""
     return tuple(
-        name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
+        name for name in scenario.mutants if any(revision in by_name(name).revisions for revision in scenario.revisions)
     )
 
 
@@ -80,8 +80,8 @@ def table() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return one row for each mutant: its name, then the numbers (or names) of the scenarios that kill it."""
     scenarios = loader.load_all()
     return tuple(
-        (each.name, tuple(str(found.number or found.name) for found in scenarios if each.name in found.mutants))
-        for each in all_mutants()
+        (mutant.name, tuple(str(found.number or found.name) for found in scenarios if mutant.name in found.mutants))
+        for mutant in all_mutants()
     )
 
 

@@ -320,7 +320,7 @@ def tombstones_of_offsets_not_replayed(
 def session_timeout_written_as_rebalance_timeout(original: Function, group: Any) -> bytes:
     """The record of a group has the session timeout of its members in both places. The next coordinator gives them that
     time to join (KIP-62)."""
-    kept = [(each, each.rebalance_timeout_ms) for each in group.members.values()]
+    kept = [(member, member.rebalance_timeout_ms) for member in group.members.values()]
     for each, _ in kept:
         each.rebalance_timeout_ms = each.session_timeout_ms
     value: bytes = original(group)

@@ -164,9 +164,9 @@ def versions_garbled(original: Function, api_key: int, version: int, correlation
         return original(api_key, 0, correlation_id, replace(body, api_keys=()))
     if version == 0:
         return original(api_key, version, correlation_id, body)
-    wrong = [replace(each, min_version=9, max_version=1) for each in body.api_keys if each.api_key > 1]
+    wrong = [replace(key, min_version=9, max_version=1) for key in body.api_keys if key.api_key > 1]
     keys = tuple(wrong) * 2
-    features = tuple(replace(each, max_version=-1) for each in body.supported_features)
+    features = tuple(replace(feature, max_version=-1) for feature in body.supported_features)
     return original(api_key, version, correlation_id, replace(body, api_keys=keys, supported_features=features))
 
 
@@ -212,7 +212,7 @@ def all_and_none_confused(original: Function, api_key: int, version: int, frame:
         return body
     if body.topics is None:
         return replace(body, topics=())
-    named = tuple(replace(each, topic_id=uuid4()) if each.name is None else each for each in body.topics)
+    named = tuple(replace(topic, topic_id=uuid4()) if topic.name is None else topic for topic in body.topics)
     return replace(body, topics=named or None)
 
 

@@ -105,7 +105,7 @@ def nothing_is_an_error(original: Function, api_key: int, version: int, correlat
         body = replace(body, topics=topics)
     if api_key == ApiKey.OFFSET_FETCH:
         missing = ErrorCode.group_id_not_found
-        groups = [each if each.topics else replace(each, error_code=missing) for each in body.groups]
+        groups = [group if group.topics else replace(group, error_code=missing) for group in body.groups]
         body = replace(body, groups=tuple(groups))
     return original(api_key, version, correlation_id, body)
 

@@ -64,7 +64,7 @@ class GroupClient(ClientRequests):
         rows: list[tuple[str, Value]] = []
         self.leaders[group], self.generations[group] = "", -1
         for name, response in responses.items():
-            joined = tuple(sorted(self._member(str(each.member_id)) for each in response.members))
+            joined = tuple(sorted(self._member(str(member.member_id)) for member in response.members))
             error, generation = code_name(response.error_code), int(response.generation_id)
             rows.append((name, (error, generation, response.protocol_name, joined)))
             if str(response.leader) == ids.get(name) and not response.error_code:
@@ -140,7 +140,7 @@ class GroupClient(ClientRequests):
         leaving = {"member_id": member_id, "group_instance_id": name if static else None}
 
         def error(response: Any) -> int:
-            return int(response.error_code or next((each.error_code for each in response.members), 0))
+            return int(response.error_code or next((member.error_code for member in response.members), 0))
 
         code, _ = self.group_request(group, ApiKey.LEAVE_GROUP, {"group_id": group, "members": [leaving]}, error)
         return (("error", code_name(code)),)
@@ -197,12 +197,12 @@ class GroupClient(ClientRequests):
         described = response.groups[0]
         members = sorted(
             (
-                self._member(str(each.member_id)),
-                each.group_instance_id,
-                bytes(each.member_metadata),
-                bytes(each.member_assignment),
+                self._member(str(member.member_id)),
+                member.group_instance_id,
+                bytes(member.member_metadata),
+                bytes(member.member_assignment),
             )
-            for each in described.members
+            for member in described.members
         )
         return (
             ("error", code_name(code)),
@@ -215,7 +215,9 @@ class GroupClient(ClientRequests):
         rows = []
         for node in range(len(self.world.machines)):
             response = self.call(node, ApiKey.LIST_GROUPS, {})
-            rows += [(str(each.group_id), str(each.protocol_type), str(each.group_state)) for each in response.groups]
+            rows += [
+                (str(group.group_id), str(group.protocol_type), str(group.group_state)) for group in response.groups
+            ]
         return (("groups", tuple(sorted(rows))),)
 
     def delete_group(self, group: str) -> ClientResult:

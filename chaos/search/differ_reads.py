@@ -254,7 +254,9 @@ class _Seen:
     def take(self, data: PartitionData, isolation: int) -> None:
         """Add what the response has from the position on, without markers and aborted records."""
         self.last = data
-        aborted = sorted((each.first_offset, each.producer_id) for each in data.aborted_transactions or ())
+        aborted = sorted(
+            (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or ()
+        )
         open_of: set[int] = set()
         last_header = None
         for header, record in read_all(bytes(data.records or b"")):

@@ -93,7 +93,7 @@ class ScriptDrawing:
     # Topics
 
     def create_topic(self) -> None:
-        missing = [each for each in TOPICS if each not in self.topics]
+        missing = [topic for topic in TOPICS if topic not in self.topics]
         if not missing:
             self.add("create_topic", self.random.choice(TOPICS), 1, {})  # TOPIC_ALREADY_EXISTS
             return
@@ -107,7 +107,7 @@ class ScriptDrawing:
         self.add("create_topic", name, self.topics[name], configs)
 
     def delete_topic(self) -> None:
-        own = [each for each in self.topics if each != COMPACTED]
+        own = [topic for topic in self.topics if topic != COMPACTED]
         if len(own) > 1:
             gone = self.random.choice(own)
             del self.topics[gone]
@@ -152,7 +152,11 @@ class ScriptDrawing:
         self.add("produce", who, *where, self.random.choice((1, 1, 2, 5)), self.number(), gap)
 
     def retry(self) -> None:
-        sent = [each.arguments[:3] for each in self.operations if each.name == "produce" and each.arguments[0]]
+        sent = [
+            operation.arguments[:3]
+            for operation in self.operations
+            if operation.name == "produce" and operation.arguments[0]
+        ]
         if not self.needs.late_retries:
             sent = [each for each in sent if each[0] in self.producers]
         if sent:

@@ -268,9 +268,9 @@ class ClientRequests:
             if response is not None:
                 (topic_metadata,) = response.topics
                 self.topic_leaders[topic] = {
-                    int(each.partition_index): int(each.leader_id) for each in topic_metadata.partitions
+                    int(partition.partition_index): int(partition.leader_id) for partition in topic_metadata.partitions
                 }
-                if any(each.leader_id < 0 for each in topic_metadata.partitions):
+                if any(partition.leader_id < 0 for partition in topic_metadata.partitions):
                     del self.topic_leaders[topic]
                 if topic_metadata.topic_id is not None:
                     raw = topic_metadata.topic_id

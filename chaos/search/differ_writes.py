@@ -106,9 +106,12 @@ class WritingClient(ClientRequests):
             return (("error", "no response"),)
         (resource,) = response.results
         rows = [
-            (str(each.name), (each.value, int(each.config_source), tuple((s.name, s.value) for s in each.synonyms)))
-            for each in resource.configs
-            if each.name not in TIER_CONFIGS
+            (
+                str(config.name),
+                (config.value, int(config.config_source), tuple((s.name, s.value) for s in config.synonyms)),
+            )
+            for config in resource.configs
+            if config.name not in TIER_CONFIGS
         ]
         return (("error", code_name(resource.error_code)), *sorted(rows))
 
@@ -117,7 +120,7 @@ class WritingClient(ClientRequests):
         if topic_metadata is None:
             return (("error", "no response"),)
         partitions = sorted(
-            (int(each.partition_index), code_name(each.error_code)) for each in topic_metadata.partitions
+            (int(partition.partition_index), code_name(partition.error_code)) for partition in topic_metadata.partitions
         )
         return (
             ("error", code_name(topic_metadata.error_code)),
@@ -207,7 +210,7 @@ class WritingClient(ClientRequests):
             ("base offset", of_partition.base_offset),
             ("log start", of_partition.log_start_offset),
             ("append time", of_partition.log_append_time_ms),
-            ("wrong records", tuple(each.batch_index for each in of_partition.record_errors)),
+            ("wrong records", tuple(error.batch_index for error in of_partition.record_errors)),
         )
 
     def add_to_transaction(self, name: str, topic: str, partition: int) -> ClientResult:
@@ -261,13 +264,13 @@ class WritingClient(ClientRequests):
         # that one. So compacted topics show none.
         rows = sorted(
             (
-                self._owner(int(each.producer_id)),
-                f"epoch {each.producer_epoch}",
-                f"last sequence {each.last_sequence}",
-                "" if topic in self.compacted else f"last timestamp {rounded(int(each.last_timestamp))}",
-                f"transaction from {each.current_txn_start_offset}",
+                self._owner(int(producer.producer_id)),
+                f"epoch {producer.producer_epoch}",
+                f"last sequence {producer.last_sequence}",
+                "" if topic in self.compacted else f"last timestamp {rounded(int(producer.last_timestamp))}",
+                f"transaction from {producer.current_txn_start_offset}",
             )
-            for each in of_partition.active_producers
+            for producer in of_partition.active_producers
         )
         return (("error", code_name(of_partition.error_code)), ("producers", tuple(rows)))
 
@@ -285,7 +288,7 @@ class WritingClient(ClientRequests):
         described = response.transaction_states[0]
         if code:
             return (("error", code_name(code)),)
-        topics = sorted((str(each.topic), tuple(sorted(map(int, each.partitions)))) for each in described.topics)
+        topics = sorted((str(topic.topic), tuple(sorted(map(int, topic.partitions)))) for topic in described.topics)
         return (
             ("error", code_name(code)),
             ("state", str(described.transaction_state)),
@@ -300,8 +303,8 @@ class WritingClient(ClientRequests):
         for node in range(len(self.world.machines)):
             response = self.call(node, ApiKey.LIST_TRANSACTIONS, {})
             rows += [
-                (str(each.transactional_id), self._owner(int(each.producer_id)), str(each.transaction_state))
-                for each in response.transaction_states
+                (str(state.transactional_id), self._owner(int(state.producer_id)), str(state.transaction_state))
+                for state in response.transaction_states
             ]
         return (("transactions", tuple(sorted(rows))),)
 

@@ -123,12 +123,12 @@ class _Change:
         return replace(self._scenario, faults=(*self._scenario.faults, *faults))
 
     def _instead(self, old: Fault, new: Fault) -> Scenario:
-        faults = tuple(new if each is old else each for each in self._scenario.faults)
+        faults = tuple(new if fault is old else fault for fault in self._scenario.faults)
         return replace(self._scenario, faults=faults)
 
     def _some_fault(self, *, timed: bool = False) -> Fault | None:
         """Return one of the faults that a search may change: the scenario's own ones prove that it played."""
-        faults = [each for each in self._scenario.faults if each.optional and (each.timed or not timed)]
+        faults = [fault for fault in self._scenario.faults if fault.optional and (fault.timed or not timed)]
         return self._random.choice(faults) if faults else None
 
     def _at_s(self) -> float:
@@ -199,7 +199,9 @@ class _Change:
     def _at_decision(self) -> Scenario:
         """Add a fault in the middle of a node's work, at a decision of a drawn mechanism."""
         path = self._random.choice(sorted({point.path for point in declared_points()}))
-        point = self._random.choice([each for each in declared_points() if each.path == path])
+        point = self._random.choice(
+            [declared_point for declared_point in declared_points() if declared_point.path == path]
+        )
         nth = int(2 ** (self._random.random() * 5))
         fault = replace(
             self._killed(),
@@ -275,9 +277,9 @@ class _Change:
 
 def _at_rate(load: Load, by: float) -> Load:
     producers = []
-    for each in load.producers:
-        rate = round(simulated(each).rate_per_s * by, 3)
-        producers.append(replace(each, rate_per_s=rate, sim_rate_per_s=rate))
+    for producer in load.producers:
+        rate = round(simulated(producer).rate_per_s * by, 3)
+        producers.append(replace(producer, rate_per_s=rate, sim_rate_per_s=rate))
     return replace(load, producers=tuple(producers))
 
 
@@ -358,7 +360,7 @@ class Corpus:
     def end_round(self) -> None:
         self.rounds += 1
         if self.folder is not None and self.folder.is_dir():
-            state = {"rounds": self.rounds, "tries": [each.tries for each in self.entries]}
+            state = {"rounds": self.rounds, "tries": [entry.tries for entry in self.entries]}
             (self.folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
@@ -421,7 +423,7 @@ class GuidedSearch:
     _by_name: dict[str, Scenario] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._by_name = {typed(each): each for each in self.scenarios}
+        self._by_name = {typed(scenario): scenario for scenario in self.scenarios}
 
     def play_schedules(self, schedules: int) -> Iterator[PlayedSchedule]:
         """Yield each schedule once it was played, at least this many."""
@@ -472,7 +474,7 @@ def recipes_near(corpus: Corpus, path: str) -> list[Recipe]:
     points = {
         2 * number + side for number, point in enumerate(declared_points()) if point.path == path for side in (0, 1)
     }
-    near = [each for each in corpus.entries if each.reaches & points]
+    near = [entry for entry in corpus.entries if entry.reaches & points]
     return [each.recipe for each in sorted(near, key=lambda each: -len(each.reaches & points) / (1 + each.events))]
 
 
@@ -504,8 +506,8 @@ def search_guided(
     started = shown = time.monotonic()
     red, played, events, new = list[SimVerdict](), 0, 0, list[tuple[float, int]]()
     reached = set(corpus.reached)
-    for each in search.play_schedules(schedules):
-        now, verdict = time.monotonic(), each.verdict
+    for schedule in search.play_schedules(schedules):
+        now, verdict = time.monotonic(), schedule.verdict
         played, events = played + 1, events + verdict.events
         places = {place for place, times in enumerate(verdict.reached.counts) if times} - reached
         reached |= places

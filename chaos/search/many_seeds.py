@@ -31,12 +31,14 @@ class SeedSearch:
 
     @property
     def outcome(self) -> Outcome:
-        return worst_outcome(each.outcome for each in self.verdicts)
+        return worst_outcome(verdict.outcome for verdict in self.verdicts)
 
     @property
     def first_failing(self) -> SimVerdict | None:
         """The verdict of the first seed that had the search's outcome. It is None if the search PASSED."""
-        return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
+        return next(
+            (verdict for verdict in self.verdicts if verdict.outcome is self.outcome is not Outcome.PASSED), None
+        )
 
 
 def search(

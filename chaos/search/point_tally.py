@@ -61,7 +61,7 @@ class Tally:
 
 def open_outcomes(tally: Tally) -> list[str]:
     """Return the outcomes that were never reached, and for which there is no reason."""
-    return [each for each in outcome_names() if not tally.by_scenario.get(each) and each not in reasons_unreached()]
+    return [name for name in outcome_names() if not tally.by_scenario.get(name) and name not in reasons_unreached()]
 
 
 def newest_tally(nights: Path) -> tuple[Tally, str]:
@@ -89,7 +89,7 @@ def listing(tally: Tally, *, only_never: bool, clause: str = "") -> Iterator[str
     """Yield a line for each outcome: its clauses, point and outcome, how often and where it was reached, its place in
     the code. One that was never reached has the reason if ``reference_broker/unreached.toml`` has one. With
     ``only_never`` those with a reason come last. At the end comes a summary."""
-    shown = [each for each in declared_points() if not clause or clause in each.clauses]
+    shown = [declared_point for declared_point in declared_points() if not clause or clause in declared_point.clauses]
     reasons, excused, never = reasons_unreached(), list[str](), 0
     for point in shown:
         for side in (0, 1):

@@ -377,14 +377,16 @@ class LogScript(Script):
             f"the log knows {differing(in_memory, replay.producers)}",
         )
         start, end = log.local_log_start_offset, log.log_end_offset
-        aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(start, end)]
+        aborted = [
+            (transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(start, end)
+        ]
         expected = [(each.producer_id, each.first_offset) for each in replay.aborted if each.marker_offset >= start]
         require(
             sorted(aborted) == sorted(expected),
             f"the log has the aborted transactions {aborted}, and its batches give {expected}",
         )
         log.advance_high_watermark(end)
-        still_open = min((each.begun for each in replay.producers.values() if each.begun >= 0), default=end)
+        still_open = min((producer.begun for producer in replay.producers.values() if producer.begun >= 0), default=end)
         require(
             log.last_stable_offset == max(still_open, start),
             f"the last stable offset is {log.last_stable_offset}, and the batches give {still_open}",

@@ -81,7 +81,7 @@ class ResumedVoter(Resumed):
         voter, epoch = self.voter, self.voter.quorum.epoch + 1
         responses = voter.request_vote(1, epoch, OffsetAndEpoch(FAR, epoch - 1))
         voter.sync_all()
-        require([each.granted for each in responses] == [True], f"no vote in epoch {epoch}: {responses}")
+        require([response.granted for response in responses] == [True], f"no vote in epoch {epoch}: {responses}")
         voter.follow(1, epoch)
         voter.sync_all()
         offset = _fetch_offset(voter)
@@ -114,10 +114,10 @@ class QuorumVoter(Script):
         owed, voter = self._owed, self.voter
         epoch, vote, end = owed.epoch, owed.vote, -1
         for candidate, responses in self.responses:
-            for each in responses:
-                epoch = max(epoch, each.epoch)
-                if each.granted and each.epoch >= vote[0]:
-                    vote = each.epoch, candidate
+            for response in responses:
+                epoch = max(epoch, response.epoch)
+                if response.granted and response.epoch >= vote[0]:
+                    vote = response.epoch, candidate
         for sent in voter.sent:
             if sent.api_key == ApiKey.VOTE and not sent.partition.pre_vote:
                 epoch, vote = max(epoch, sent.partition.replica_epoch), (sent.partition.replica_epoch, 0)
@@ -222,7 +222,7 @@ class QuorumVoter(Script):
             responses = voter.request_vote(other, epoch, OffsetAndEpoch(FAR, epoch - 1))
             voter.sync_all()
             require(
-                not any(each.granted for each in responses),
+                not any(response.granted for response in responses),
                 f"node {candidate} had its vote of epoch {epoch}, and now node {other} has it too",
             )
         return ResumedVoter(voter, owed)
@@ -460,10 +460,12 @@ def _check_whole(name: str, data: bytes) -> None:
     batches = [identity for identity, _ in batches_of(data)]
     size = sum(len(batch) for _, batch in batches_of(data))
     require(size == len(data) > 0, f"{name} has {size} bytes of whole batches in {len(data)}, and has its name already")
-    offsets = [each.base_offset for each in batches] == [0, *(each.last_offset + 1 for each in batches[:-1])]
+    offsets = [batch.base_offset for batch in batches] == [0, *(batch.last_offset + 1 for batch in batches[:-1])]
     epoch = int(name.removesuffix(".checkpoint").partition("-")[2])
     ends = len(batches) > 1 and batches[0].control and batches[-1].control
-    require(offsets and ends and {each.epoch for each in batches} == {epoch}, f"{name} is no whole snapshot: {batches}")
+    require(
+        offsets and ends and {batch.epoch for batch in batches} == {epoch}, f"{name} is no whole snapshot: {batches}"
+    )
 
 
 def _check_partial(folder: Mapping[str, bytes], partial: tuple[OffsetAndEpoch, int], leader: Replica) -> None:

@@ -62,7 +62,7 @@ class Profile:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Inside the block everything that this process plays is measured."""
-        checks = [(f"check {each.guarantee}", each, tuple(_overridden(each))) for each in check_kinds()]
+        checks = [(f"check {kind.guarantee}", kind, tuple(_overridden(kind))) for kind in check_kinds()]
         with ExitStack() as patched:
             for name, owner, methods in (*PARTS, *checks):
                 for method in methods:

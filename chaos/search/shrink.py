@@ -144,7 +144,7 @@ def describe_faults(scenario: Scenario) -> str:
     """Return text for the terminal that names the remaining faults."""
     if not scenario.faults:
         return "no fault is needed for it"
-    words = (f"{each.name}{'' if each.timed or each.total != 1 else ' (one hit)'}" for each in scenario.faults)
+    words = (f"{fault.name}{'' if fault.timed or fault.total != 1 else ' (one hit)'}" for fault in scenario.faults)
     return f"these faults are enough for it: {', '.join(words)}"
 
 

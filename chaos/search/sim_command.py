@@ -250,8 +250,8 @@ def report(result: SeedSearch) -> str:
     """Return text for the terminal: the outcome and the speed. For a failure it adds the explanations and the command
     that repeats it."""
     verdicts, failing = result.verdicts, result.first_failing
-    seeds, events = len(verdicts), sum(each.events for each in verdicts)
-    points = sum(sum(each.reached.counts) for each in verdicts)
+    seeds, events = len(verdicts), sum(verdict.events for verdict in verdicts)
+    points = sum(sum(verdict.reached.counts) for verdict in verdicts)
     lines = [
         f"{result.scenario}: {result.outcome.name}, {_counted(seeds, 'seed')}, {seeds / result.seconds:.1f} seeds/s, "
         f"{events / result.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
@@ -259,7 +259,7 @@ def report(result: SeedSearch) -> str:
         + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
     ]
     if failing is not None:
-        bad = sum(each.outcome is not Outcome.PASSED for each in verdicts)
+        bad = sum(verdict.outcome is not Outcome.PASSED for verdict in verdicts)
         lines.append(f"  {bad} of {seeds} seeds did not pass; first: seed {failing.seed}")
         lines += _failure(failing)
     if seeds > 1:
@@ -279,7 +279,7 @@ def _result(name: str, failing: SimVerdict | None, seconds: float = 0.0) -> Play
 
 
 def _failure(failing: SimVerdict) -> list[str]:
-    lines = [f"  {each.guarantee}: {each.explanation}" for each in failing.violations[:3]]
+    lines = [f"  {violation.guarantee}: {violation.explanation}" for violation in failing.violations[:3]]
     lines += [f"  {reason}" for reason in failing.reasons]
     if failing.show_command:
         lines.append(f"  the node after event {failing.events}, before the crash: {failing.show_command}")
@@ -372,7 +372,7 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions, take: Take
         if result.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
-            red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
+            red = next((verdict for verdict in verdicts(scenario, seeds, 1, mutant) if verdict.red), None)
             played = len(seeds) if red is None else red.seed - seeds[0] + 1
             broken = () if red is None else red.broken or (red.outcome.name,)
             problem = "" if red is not None else f"none of {played} seeds killed the mutant"

@@ -98,12 +98,12 @@ def main() -> int:
     seeds = range(wanted.seed, wanted.seed + wanted.seeds)
     plays = list(hashed_plays(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
     if wanted.out is not None:
-        wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in plays))
+        wanted.out.write_bytes(b"".join(msgspec.json.encode(play) + b"\n" for play in plays))
     lines = (
         [] if wanted.against is None else differences(read(wanted.against), plays, verdicts_only=wanted.verdicts_only)
     )
-    for each in lines:
-        click.echo(each)
+    for line in lines:
+        click.echo(line)
     click.echo(f"{len(plays)} plays" + (f", {len(lines)} differ" if wanted.against is not None else ""))
     return 1 if lines else 0
 

@@ -28,7 +28,7 @@ class Log:
 
     @property
     def rows(self) -> list[FaultRow]:
-        return [each[1] for each in self.calls if isinstance(each[1], FaultRow)]
+        return [call[1] for call in self.calls if isinstance(call[1], FaultRow)]
 
     def report(self, row: FaultRow) -> None:
         self.calls.append(("report", row))

@@ -28,12 +28,12 @@ def _played(*faults: Fault) -> SimWorld:
 
 
 def test_node_is_killed_where_it_decides() -> None:
-    (row,) = [each for each in _played(KILLED).faults if each.name == "killed"]
+    (row,) = [fault for fault in _played(KILLED).faults if fault.name == "killed"]
     assert row.detail.split(" ", 1)[1] in outcome_names()
 
 
 def test_fault_follows_another_one_at_the_node_that_was_hit() -> None:
-    rows = {each.name: each for each in _played(KILLED, AGAIN, PAUSED).faults}
+    rows = {fault.name: fault for fault in _played(KILLED, AGAIN, PAUSED).faults}
     assert rows["again"].target == rows["paused"].target == rows["killed"].target
     assert rows["again"].at_us >= rows["killed"].until_us, "it is hit again only after its return"
     assert rows["paused"].at_us - rows["again"].at_us >= 1_000_000

@@ -112,10 +112,10 @@ def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[ClusterAcc
     disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, ways)
     world.play()
     broken = [
-        each
+        violation
         for check in world.checks
-        for each in check.violations
-        if "power" not in ways or each.guarantee not in LOST_WITH_THE_POWER
+        for violation in check.violations
+        if "power" not in ways or violation.guarantee not in LOST_WITH_THE_POWER
     ]
     assert not broken, (seed, node, deaths, broken[:3])
     return disk

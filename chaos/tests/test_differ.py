@@ -97,7 +97,7 @@ def test_compared_responses_match_kafka_clients() -> None:
     assert _value(ended, "error") == "none"
     records = _value(after, "records")
     assert isinstance(records, tuple)
-    assert [each[0] for each in records] == [0, 1, 5], "aborted records 2 and 3 and the marker 4 are hidden"
+    assert [record[0] for record in records] == [0, 1, 5], "aborted records 2 and 3 and the marker 4 are hidden"
 
 
 def test_explanation_names_the_operation_what_differs_and_the_command() -> None:

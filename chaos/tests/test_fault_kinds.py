@@ -101,7 +101,7 @@ def what_happens(on: str, *rules: Any) -> tuple[list[object], list[tuple[object,
     except (Ended, OSError) as ended:
         got.append(ended)
     assert [row.kind for row in log.rows] == [each.kind for each in rules], "each fault leaves evidence"
-    return got, [each for each in log.calls if each[0] != "report"]
+    return got, [call for call in log.calls if call[0] != "report"]
 
 
 @pytest.mark.parametrize(("on", "kind"), [(on, kind) for on in STATES for kind in KINDS_AT[on]])

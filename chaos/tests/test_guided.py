@@ -46,7 +46,7 @@ def short() -> Scenario:
 
 
 @given(st.sampled_from(SWARMS), st.integers(0, 1000), st.lists(st.integers(0, 2**31), max_size=12))
-@example(next(each for each in SWARMS if each.name == "swarm-groups"), 333, [158, 2, 60125])
+@example(next(swarm for swarm in SWARMS if swarm.name == "swarm-groups"), 333, [158, 2, 60125])
 @settings(max_examples=60, deadline=None)
 def test_every_changed_schedule_is_a_loadable_scenario(scenario: Scenario, seed: int, changes: list[int]) -> None:
     changed = scheduled(scenario, seed, changes)
@@ -62,9 +62,9 @@ def test_changes_draw_features_other_clients_and_replicas_of_a_partition() -> No
     features, roles, versions = set[str](), set[object](), set[int]()
     for number in range(300):
         changed = scheduled(swarm, 1, [number])
-        features |= {each.feature for each in changed.faults if each.feature}
-        roles |= {each.node for each in changed.faults if each.after}
-        versions |= {each.newest_version for each in changed.load.fetchers if each not in swarm.load.fetchers}
+        features |= {fault.feature for fault in changed.faults if fault.feature}
+        roles |= {fault.node for fault in changed.faults if fault.after}
+        versions |= {fetcher.newest_version for fetcher in changed.load.fetchers if fetcher not in swarm.load.fetchers}
     assert features == set(FEATURE_LEVELS)
     assert {SAME_NODE, "leader", *PARTITION_ROLES} <= roles
     assert len(versions) > 5
@@ -118,7 +118,7 @@ def test_search_follows_from_its_seed_and_goes_on_in_its_folder(
     def found(folder: Path, rounds: int, processes: int) -> list[Recipe]:
         corpus, again = read_corpus(folder)
         search = GuidedSearch([short()], 3, corpus, processes, again=again)
-        return [each.recipe for each in search.play_schedules(rounds * 4)]
+        return [schedule.recipe for schedule in search.play_schedules(rounds * 4)]
 
     whole = found(tmp_path / "whole", 2, 2)
     parts = [*found(tmp_path / "parts", 1, 1), *found(tmp_path / "parts", 1, 2)]

@@ -92,7 +92,7 @@ def test_evidence_names_the_frame_and_comes_before_the_kill() -> None:
     subject = interceptor(log, rule("node_killed"))
     with pytest.raises(Ended):
         subject.before(NOW, request())
-    assert [each[0] for each in log.calls] == ["report", "kill"]
+    assert [call[0] for call in log.calls] == ["report", "kill"]
     assert log.rows == [FaultRow("rule", "node_killed", 1_000_000, 1_000_000, "node-0", 1, "fetcher-1", FETCH, 9, 3)]
 
 

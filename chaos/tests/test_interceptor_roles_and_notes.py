@@ -85,7 +85,7 @@ def test_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> None
     effects: list[Effect] = [COMMITTED, reply(request())]
     subject = interceptor(log, rule("node_paused", on="note", match=match, duration_us=5), role="leader")
     assert list(subject.after(NOW, request(), effects)) == effects
-    assert [each[0] for each in log.calls] == (["report", "pause"] if hit else [])
+    assert [call[0] for call in log.calls] == (["report", "pause"] if hit else [])
     if hit:
         assert log.rows[0].detail == "leader metadata_committed offset=9 kind=batch number=3 of=5"
 
@@ -126,7 +126,7 @@ def test_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> No
     send_requests(subject, send(1))
     assert list(subject.before(NOW, peer_response(1))) == [peer_response(1)]
     send_requests(subject, send(2, api=FETCH))
-    assert [each[0] for each in log.calls] == ["report"]
+    assert [call[0] for call in log.calls] == ["report"]
     send_requests(subject, send(3, position=5))
     assert log.calls[-1] == ("deliver_later", peer_response(3), 0)
     again = log.calls[-1][1]

@@ -51,8 +51,8 @@ Verdicts = Mapping[tuple[str, str], Verdict]
 
 def play_histories(runs: Path, tests: Sequence[pytest.Function]) -> dict[str, Path]:
     """Play what the selected tests of a commit examine."""
-    selected = [each.callspec.params.get("played") for each in tests if hasattr(each, "callspec")]
-    plays = [each for each in MECHANISMS if each in selected]
+    selected = [test.callspec.params.get("played") for test in tests if hasattr(test, "callspec")]
+    plays = [mechanism for mechanism in MECHANISMS if mechanism in selected]
     return {folder.name: folder for folder in played(runs, plays).values()}
 
 
@@ -172,7 +172,7 @@ def test_frames_show_sessions_of_external_broker_and_mutant_that_accepts_epoch_t
     verdicts_at_night: Verdicts,
 ) -> None:
     assert_killed(verdicts_at_night, EXTERNAL, "fetch-response-lost")
-    judged = {each.name: each for each in verdicts_at_night[EXTERNAL[0], ""].guarantees}
+    judged = {guarantee.name: guarantee for guarantee in verdicts_at_night[EXTERNAL[0], ""].guarantees}
     for name in external_sessions.SHOWN:
         assert judged[name].status == "holds"
         assert judged[name].evidence > 100
@@ -186,7 +186,7 @@ def assert_killed(verdicts: Verdicts, played: tuple[str, str, int], fault: str) 
     assert control.outcome is Outcome.PASSED, control.summary
     expected = {Outcome.FAILED, *([Outcome.CRASHED] if mutant in ENDS_ITSELF else [])}
     assert killed.outcome in expected, killed.summary
-    broken = {each.name for each in killed.guarantees if each.status == "broken"}
+    broken = {guarantee.name for guarantee in killed.guarantees if guarantee.status == "broken"}
     assert broken
     assert broken <= KILLED_BY[mutant]
     for verdict in (control, killed):

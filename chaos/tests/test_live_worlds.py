@@ -12,8 +12,8 @@ from reports.guarantees import GUARANTEES
 from scenarios import ledger, loader
 from scenarios.model import Scenario
 
-NAMES = {each.name for each in all_mutants()}
-KEPT = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["live"])}
+NAMES = {mutant.name for mutant in all_mutants()}
+KEPT = {search.mutant: search for search in ledger.searches_in(ledger.KEPT["live"])}
 
 
 def is_playable(scenario: Scenario) -> bool:

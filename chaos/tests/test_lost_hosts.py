@@ -17,7 +17,9 @@ def errors_of_clients(kind: str) -> set[str]:
     world.play()
     (fired,) = world.faults
     assert fired.until_us - fired.at_us >= 5_000_000
-    return {each.error for each in world.history.operations if each.error is not None and each.node == 2}
+    return {
+        operation.error for operation in world.history.operations if operation.error is not None and operation.node == 2
+    }
 
 
 @pytest.mark.thorough

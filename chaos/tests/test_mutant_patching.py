@@ -126,9 +126,9 @@ def places() -> dict[int, list[Place]]:
     modules = [*_modules(reference_broker), *_modules(bench.fleet.behaviours)]
     for owner in (*modules, *(each for one in modules for each in vars(one).values() if inspect.isclass(each))):
         for name, value in vars(owner).items():
-            for each in _functions_in(value):
-                if inspect.isfunction(each) or hasattr(each, "cache_info"):
-                    found.setdefault(id(each), []).append((owner, name))
+            for function in _functions_in(value):
+                if inspect.isfunction(function) or hasattr(function, "cache_info"):
+                    found.setdefault(id(function), []).append((owner, name))
     return found
 
 

@@ -54,7 +54,7 @@ def test_kept_requests_are_few_and_spread_over_the_run() -> None:
         record(seen, ApiKey.BROKER_HEARTBEAT, beat(number), number * 1_000_000)
     labels = {request.label for seed in range(300) for request in seen.replays(0, Random(seed))}
     assert len(labels) <= KEPT
-    seconds = sorted(float(each.split()[-2]) for each in labels)
+    seconds = sorted(float(label.split()[-2]) for label in labels)
     assert seconds[0] == 0
     assert seconds[-1] > 900
 
@@ -64,7 +64,7 @@ def test_only_requests_of_nodes_are_replayed_and_only_to_their_receivers() -> No
     record(seen, ApiKey.BROKER_HEARTBEAT, beat(1))
     record(seen, ApiKey.VOTE, object(), sender="node-app")
     record(seen, ApiKey.METADATA, object())
-    assert [each.api_key for each in seen.replays(0, Random(1))] == [ApiKey.BROKER_HEARTBEAT]
+    assert [replay.api_key for replay in seen.replays(0, Random(1))] == [ApiKey.BROKER_HEARTBEAT]
     assert seen.replays(1, Random(1)) == []
 
 
@@ -79,13 +79,13 @@ def forged(seed: int) -> list[NodeRequest]:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_forged_request_is_a_valid_frame_with_a_lie(seed: int) -> None:
     requests = forged(seed)
-    assert {each.api_key for each in requests} <= FORGED
+    assert {request.api_key for request in requests} <= FORGED
     assert len(requests) == 5 + 4 + 1
-    for each in requests:
-        assert encode_request(each.api_key, each.api_version, 1, each.client_id, each.body)
-        if "false leader" in each.label:
+    for request in requests:
+        assert encode_request(request.api_key, request.api_version, 1, request.client_id, request.body)
+        if "false leader" in request.label:
             continue  # It is true at the leader, and only there.
-        assert _LIES[each.api_key](each.body), each.label
+        assert _LIES[request.api_key](request.body), request.label
 
 
 def _lies_about_quorum(cluster_id: str | None, sender: int, epoch: int) -> bool:
@@ -130,7 +130,10 @@ def _snapshot_lies(body: object) -> bool:
 
 def _names_internal(body: object) -> bool:
     assert isinstance(body, AddPartitionsToTxnRequest)
-    return [topic.name for each in body.transactions for topic in each.topics] == ["__consumer_offsets", "no-metadata"]
+    return [topic.name for transaction in body.transactions for topic in transaction.topics] == [
+        "__consumer_offsets",
+        "no-metadata",
+    ]
 
 
 _LIES: dict[int, Callable[[object], bool]] = {

@@ -25,4 +25,4 @@ def test_pause_at_a_request_near_the_loads_end_is_over_at_the_heal() -> None:
     (row,) = world.faults
     assert world.load_from_us + 3_900_000 <= row.at_us < world.load_until_us
     assert row.until_us == world.load_until_us
-    assert not [each for check in world.checks for each in check.violations]
+    assert not [violation for check in world.checks for violation in check.violations]

@@ -54,7 +54,7 @@ def test_unreached_outcomes_are_listed_with_excused_ones_last(monkeypatch: pytes
     assert f"{FIRST} | never: no disk does it |" in excused
     assert f"{len(never) + 1} never reached, 1 of these with a reason" in summary
     assert f"{LAST} | 1 times: 01-a, although listed as unreached |" in list(listing(tally, only_never=False))[-2]
-    assert open_outcomes(tally) == [each for each in outcome_names() if each not in (FIRST, SECOND, LAST)]
+    assert open_outcomes(tally) == [name for name in outcome_names() if name not in (FIRST, SECOND, LAST)]
 
 
 def test_only_the_points_of_a_clause_can_be_listed() -> None:

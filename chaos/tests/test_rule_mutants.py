@@ -19,7 +19,7 @@ from scenarios.revisions import each_revision
 
 pytestmark = pytest.mark.simulated
 
-KILLS = {each.mutant: each for each in ledger.searches_in(ledger.RULES)}
+KILLS = {search.mutant: search for search in ledger.searches_in(ledger.RULES)}
 ALL = {played.name: played for scenario in loader.load_all() for played in each_revision(scenario)}
 BY_DIFFER = {mutant for mutants in KILLED_BY.values() for mutant in mutants}
 """``test_differ.py`` kills these."""
@@ -50,7 +50,7 @@ PLAYED = [pytest.param(each, marks=pytest.mark.nightly if each in SLOW else ()) 
 
 @pytest.mark.rotated(1)
 def test_each_rule_has_killed_its_mutant() -> None:
-    names = {each.name for each in rule_mutants()}
+    names = {rule_mutant.name for rule_mutant in rule_mutants()}
     assert set(KILLS) | (BY_DIFFER & names) | set(CRASHES) | set(NOT_SEEN) == names
     assert not (set(KILLS) | BY_DIFFER | set(CRASHES)) & set(NOT_SEEN)
     for name, kill in KILLS.items():

@@ -384,7 +384,7 @@ def test_each_scenario_passes_without_a_mutant(name: str) -> None:
 def test_each_mutant_violates_the_guarantee_that_it_is_listed_with(name: str, mutant: str) -> None:
     fastest = FASTEST.get(mutant)
     first = fastest.seed if fastest and fastest.scenario == name else KILLED_FIRST.get((name, mutant), 1)
-    for tries, seed in enumerate((first, *(each for each in MUTANT_SEEDS if each != first)), 1):
+    for tries, seed in enumerate((first, *(mutant_seed for mutant_seed in MUTANT_SEEDS if mutant_seed != first)), 1):
         verdict = play_seed(ALL[name], seed, mutant).verdict
         if verdict.outcome is Outcome.INVALID:  # This seed plays another of the scenario's faults.
             assert f"the mutant {mutant} was never called" in verdict.reasons
@@ -443,7 +443,7 @@ def test_step_of_a_clock_makes_records_so_much_older_to_retention(retention_s: i
 
 def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
     scenario = loader.find("comes-back-empty")
-    topics = tuple(replace(each, config=(("segment.bytes", "2000"), *limits)) for each in scenario.load.topics)
+    topics = tuple(replace(topic, config=(("segment.bytes", "2000"), *limits)) for topic in scenario.load.topics)
     config = (*scenario.cluster.config, ("log.retention.check.interval.ms", "300"))
     return replace(
         scenario,

@@ -109,7 +109,7 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
     monkeypatch.setattr(sim_command, "play_seed", noted)
     results: list[PlayResult] = []
     assert search_for_seconds(scenarios, SimOptions(seconds=60.0, seed=7), results.append) == Outcome.CRASHED.value
-    assert [(each.name, each.problem) for each in results] == [
+    assert [(result.name, result.problem) for result in results] == [
         ("01-lost-response", ""),
         ("02-duplicated-request", "CRASHED with seed 8: KeyError: 1"),
     ]

@@ -96,7 +96,7 @@ def test_file_that_is_rewritten_is_old_or_torn_before_its_sync() -> None:
         synced(subject, "a")
         subject.write("a", b"new")
 
-    left = {each["a"] for each in outcomes(fill)}
+    left = {outcome["a"] for outcome in outcomes(fill)}
     assert {b"old", b"new", b""} <= left
     assert all(each == b"old" or b"new".startswith(each.rstrip(b"\0")) for each in left)
 
@@ -107,13 +107,13 @@ def test_unsynced_truncation_may_be_undone() -> None:
         synced(subject, "a")
         subject.truncate("a", 3)
 
-    assert {each["a"] for each in outcomes(fill)} == {b"123", b"12345678"}
+    assert {outcome["a"] for outcome in outcomes(fill)} == {b"123", b"12345678"}
 
     def settled(subject: SimDisk) -> None:
         fill(subject)
         synced(subject, "a")
 
-    assert {each["a"] for each in outcomes(settled)} == {b"123"}
+    assert {outcome["a"] for outcome in outcomes(settled)} == {b"123"}
 
 
 def test_new_name_is_durable_with_the_sync_of_its_folder() -> None:
@@ -123,7 +123,7 @@ def test_new_name_is_durable_with_the_sync_of_its_folder() -> None:
         subject.append("t-0/b", [b""])
         subject.append("u-0/c", [b""])
 
-    left = [frozenset(each) for each in outcomes(fill)]
+    left = [frozenset(outcome) for outcome in outcomes(fill)]
     assert all("t-0/a" in each for each in left)
     assert {len(each) for each in left} == {1, 2, 3}, "the other two are lost or kept each by itself"
 
@@ -131,7 +131,7 @@ def test_new_name_is_durable_with_the_sync_of_its_folder() -> None:
         fill(subject)
         synced(subject, "t-0/a", "u-0/c")
 
-    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/a", "t-0/b", "u-0/c"))}
+    assert {frozenset(outcome) for outcome in outcomes(settled)} == {frozenset(("t-0/a", "t-0/b", "u-0/c"))}
 
 
 def test_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
@@ -148,7 +148,7 @@ def test_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
         fill(subject)
         synced(subject, "a")
 
-    assert all(each == {"a": b"new"} for each in outcomes(settled))
+    assert all(outcome == {"a": b"new"} for outcome in outcomes(settled))
 
 
 def test_unsynced_deletions_come_back_each_by_itself() -> None:
@@ -159,14 +159,14 @@ def test_unsynced_deletions_come_back_each_by_itself() -> None:
         subject.delete("t-0/a")
         subject.delete("t-0/b")
 
-    left = {frozenset(each) for each in outcomes(fill)}
+    left = {frozenset(outcome) for outcome in outcomes(fill)}
     assert left == {frozenset(kept) | {"t-0/c"} for kept in ((), ("t-0/a",), ("t-0/b",), ("t-0/a", "t-0/b"))}
 
     def settled(subject: SimDisk) -> None:
         fill(subject)
         synced(subject, "t-0/a")  # It is gone: its folder is synced.
 
-    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/c",))}
+    assert {frozenset(outcome) for outcome in outcomes(settled)} == {frozenset(("t-0/c",))}
 
 
 def test_folder_whose_rename_is_lost_may_lack_files_that_were_deleted_under_its_new_name() -> None:
@@ -177,7 +177,7 @@ def test_folder_whose_rename_is_lost_may_lack_files_that_were_deleted_under_its_
         subject.rename("t-0", "t-0.gone")
         subject.delete("t-0.gone/a")
 
-    left = {frozenset(each) for each in outcomes(fill)}
+    left = {frozenset(outcome) for outcome in outcomes(fill)}
     assert frozenset(("t-0/b",)) in left
     assert frozenset(("t-0.gone/a", "t-0.gone/b")) in left
 
@@ -189,7 +189,7 @@ def test_changes_of_one_name_stay_in_order() -> None:
         subject.delete("a")
         subject.append("a", [b"2"])
 
-    assert {bytes(each.get("a", b"-")) for each in outcomes(fill)} <= {b"-", b"1", b"2", b"", b"\0"}
+    assert {bytes(outcome.get("a", b"-")) for outcome in outcomes(fill)} <= {b"-", b"1", b"2", b"", b"\0"}
 
 
 def test_deleted_file_is_not_part_of_running_sync() -> None:
@@ -200,7 +200,7 @@ def test_deleted_file_is_not_part_of_running_sync() -> None:
         subject.delete("t-0/a")
         subject.finish_sync(running)
 
-    assert {frozenset(each) for each in outcomes(fill)} == {frozenset(), frozenset(("t-0/a",))}
+    assert {frozenset(outcome) for outcome in outcomes(fill)} == {frozenset(), frozenset(("t-0/a",))}
 
 
 def test_flipped_bit_is_another_bit_for_good() -> None:
@@ -361,7 +361,7 @@ def left_by_a_killed_process(subject: SimDisk) -> None:
 
 
 def test_names_that_a_killed_process_left_unsynced_are_lost_or_become_durable_with_the_next_sync() -> None:
-    left = {frozenset(each) for each in outcomes(left_by_a_killed_process)}
+    left = {frozenset(outcome) for outcome in outcomes(left_by_a_killed_process)}
     assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
 
     def settled(subject: SimDisk) -> None:
@@ -369,7 +369,7 @@ def test_names_that_a_killed_process_left_unsynced_are_lost_or_become_durable_wi
         subject.append("t-0/s", [b"1"])
         synced(subject, "t-0/s")
 
-    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/b", "t-0/d", "t-0/s"))}
+    assert {frozenset(outcome) for outcome in outcomes(settled)} == {frozenset(("t-0/b", "t-0/d", "t-0/s"))}
 
 
 def test_process_that_treats_unknown_folders_as_synced_loses_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_process_that_treats_unknown_folders_as_synced_loses_their_names(monkeyp
         synced(subject, "t-0/s")
 
     monkeypatch.setattr(KnownFolder, "__init__", partialmethod(KnownFolder.__init__, changes=0))
-    left = {frozenset(each) for each in outcomes(settled)}
+    left = {frozenset(outcome) for outcome in outcomes(settled)}
     assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
 
 
@@ -407,7 +407,7 @@ def test_durable_content_survives_each_power_loss() -> None:
         subject = disk()
         fill(subject)
         assert subject.durable("folder/a") == durable
-        left = [each.get("folder/a") for each in outcomes(fill)]
+        left = [outcome.get("folder/a") for outcome in outcomes(fill)]
         assert None in left if durable is None else any((each or b"").startswith(durable) for each in left)
     assert disk().durable("folder/a") is None
 
@@ -455,7 +455,7 @@ def test_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -> 
 def test_file_survives_only_with_its_folder() -> None:
     subject = disk()
     subject.append("folder/a", [b"one"])
-    of_folder = next(each for each in subject.begin_sync(["folder/a"]).folders if "a" in each.folder.names)
+    of_folder = next(folder for folder in subject.begin_sync(["folder/a"]).folders if "a" in folder.folder.names)
     subject.finish_sync(Synced(subject.begin_sync(["folder/a"]).files, (of_folder,), subject._names.last_change))
     assert not subject.survives("folder/a")
     synced(subject, "folder/a")
@@ -480,5 +480,5 @@ def test_unsynced_creation_may_return_after_its_deletion(change: str) -> None:
 
     subject = disk()
     fill(subject)
-    returns = any("a" in each for each in outcomes(fill))
+    returns = any("a" in outcome for outcome in outcomes(fill))
     assert subject.may_return("a") is returns is (change in ("created", "deleted", "renamed"))

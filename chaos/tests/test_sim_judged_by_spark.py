@@ -39,7 +39,7 @@ history has neither, so no job judges them."""
 
 
 def test_each_mechanism_has_its_mutant() -> None:
-    assert {_file(mutant) for _, mutant in MECHANISMS} == {_file(each.name) for each in all_mutants()} - INSIDE
+    assert {_file(mutant) for _, mutant in MECHANISMS} == {_file(mutant.name) for mutant in all_mutants()} - INSIDE
 
 
 def _file(mutant: str) -> str:
@@ -56,7 +56,7 @@ def as_wanted(scenario: str, mutant: str, folder: Path) -> Played:
     """Play seeds until one passes, or until the simulator sees the mutant with one."""
     wanted = Outcome.FAILED if mutant else Outcome.PASSED
     plays = (played(Run(scenario, mutant, seed), folder / f"{scenario}-{mutant}-{seed}") for seed in SEEDS)
-    return next(each for each in plays if each.outcome is wanted)
+    return next(play for play in plays if play.outcome is wanted)
 
 
 @pytest.mark.nightly
@@ -67,7 +67,7 @@ def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
 
     controls = {scenario: "" for scenario, _ in MECHANISMS}
     runs = [as_wanted(scenario, mutant, tmp_path) for scenario, mutant in (*controls.items(), *MECHANISMS)]
-    verdicts = compute_verdicts([each.folder for each in runs])
+    verdicts = compute_verdicts([run.folder for run in runs])
     assert not [line for one, verdict in zip(runs, verdicts, strict=True) for line in differences(one, verdict)]
-    said = {opinion.status for each in runs for opinion in each.opinions.values()}
+    said = {opinion.status for run in runs for opinion in run.opinions.values()}
     assert said == {"holds", "broken", "nothing to judge"}

@@ -66,7 +66,7 @@ def test_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
 def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
     cut = Fault("cut", "node_cut_from_controller", at_s=2, sim_at_s=2, node="follower", sim_duration_s=3)
     _, world = play_seed(with_faults(cut), 1)
-    (row,) = (each for each in world.faults if each.name == "cut")
+    (row,) = (fault for fault in world.faults if fault.name == "cut")
     (one, other), *more = sorted(world.checks[0].context.replicas.fault_times.links)
     assert more == [(other, one)]
     assert int(row.target[5:]) in (one, other)

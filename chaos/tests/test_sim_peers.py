@@ -122,8 +122,8 @@ def test_requests_of_channel_dial_once_and_get_responses_in_order(seed: int) -> 
     assert pair.replies() == tokens
     assert [type(event) for _, event in pair.sender.seen] == [PeerUp] + [PeerReply] * 10
     requests = pair.receiver.of(Request)
-    assert [each.correlation_id for each in requests] == tokens
-    assert {(each.client_id, each.tag.client_id, each.tag.role) for each in requests} == {
+    assert [request.correlation_id for request in requests] == tokens
+    assert {(request.client_id, request.tag.client_id, request.tag.role) for request in requests} == {
         ("node-0:here", "node-0", "peer")
     }
     assert len(pair.receiver.of(Opened)) == 1

@@ -35,7 +35,7 @@ def effects_of(subject: Interceptor, operation: StoreOperation, token: int = 7) 
 
 
 def given(log: Log) -> list[tuple[Event, int]]:
-    later: Any = [(each[1], each[2]) for each in log.calls if each[0] == "deliver_later"]
+    later: Any = [(call[1], call[2]) for call in log.calls if call[0] == "deliver_later"]
     return list(later)
 
 

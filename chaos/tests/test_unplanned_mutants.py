@@ -30,7 +30,7 @@ def test_is_applied_and_undone(mutant: Mutant) -> None:
 
 
 def test_has_a_name_of_its_own_and_is_found_by_it() -> None:
-    names = [each.name for each in (*all_mutants(), *UNNAMED)]
+    names = [mutant.name for mutant in (*all_mutants(), *UNNAMED)]
     assert len(set(names)) == len(names)
     assert [by_name(each.name) for each in UNNAMED] == list(UNNAMED)
 

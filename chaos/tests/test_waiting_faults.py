@@ -37,7 +37,8 @@ def test_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back
 def test_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
     scenario = loader.find("damaged-eligible")
     faults = [
-        replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in scenario.faults
+        replace(fault, match=Match(path=path)) if fault.name == "damaged_first_back" else fault
+        for fault in scenario.faults
     ]
     verdict = play_seed(replace(scenario, faults=tuple(faults), points=()), 1).verdict
     assert verdict.outcome is outcome

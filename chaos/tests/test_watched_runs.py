@@ -24,7 +24,7 @@ def test_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkey
     for seconds in (0.5, 8.0):
         with live_run.watched(tmp_path / "run", wanted=True):
             time.sleep(seconds)
-            (watcher,) = (each for each in psutil.Process().children() if "--beside-run" in each.cmdline())
+            (watcher,) = (child for child in psutil.Process().children() if "--beside-run" in child.cmdline())
             family = [watcher, *watcher.children(recursive=True)]
         _, alive = psutil.wait_procs(family, timeout=30)
         assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

@@ -95,7 +95,7 @@ def test_request_whose_length_grew_waits_for_more_bytes_and_then_the_connection_
         watch = damaging("length", log, seed=seed)
         if watch.before(NOW, produce()) == () or "not whole" not in log.rows[0].detail:
             continue
-        assert [each[0] for each in log.calls] == ["reply_later", "report"]
+        assert [call[0] for call in log.calls] == ["reply_later", "report"]
         for number in range(6, 600):
             if list(watch.before(NOW, produce(number))) or ("discard", 1) in log.calls:
                 break

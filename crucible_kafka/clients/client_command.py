@@ -70,8 +70,8 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
     began = time.monotonic()
     results = play_all(cases, command, about, lambda result: say(result_line(result)))
     seconds = time.monotonic() - began
-    red = [each for each in results if each.is_red(options.strict)] if before is None else worse(before, results)
-    red += [each for each in results if each.verdict is ClientVerdict.OUR_ERROR and each not in red]
+    red = [result for result in results if result.is_red(options.strict)] if before is None else worse(before, results)
+    red += [result for result in results if result.verdict is ClientVerdict.OUR_ERROR and result not in red]
     for each in results:
         if each in red or each.case.id in options.cases:
             say("")

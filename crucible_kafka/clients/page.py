@@ -64,7 +64,7 @@ def page_document(
     adapter: str, about: AdapterInfo, results: Sequence[CaseResult], red: Sequence[CaseResult], seconds: float
 ) -> str:
     """Return the page. ``red`` are the results for which the command fails."""
-    sections = [(name, list(found)) for name, found in groupby(results, key=lambda each: each.case.section)]
+    sections = [(name, list(found)) for name, found in groupby(results, key=lambda result: result.case.section)]
     counted = Counter(result.verdict for result in results)
     there = [each for each in ClientVerdict if counted[each]]
     links = [

@@ -233,7 +233,7 @@ class Play:
     def frames(self, client_id: str = "*") -> list[Frame]:
         return sorted(
             (frame for kafka in self._clusters for frame in kafka.frames(client_id=client_id)),
-            key=lambda each: each.at_s,
+            key=lambda frame: frame.at_s,
         )
 
     def conversation(self) -> list[str]:

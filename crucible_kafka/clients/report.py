@@ -59,7 +59,7 @@ def detail_lines(result: CaseResult, adapter: str) -> Iterator[str]:
 
 def section_lines(results: Sequence[CaseResult]) -> Iterator[str]:
     """Yield the numbers of each section."""
-    for section, members in groupby(results, key=lambda each: each.case.section):
+    for section, members in groupby(results, key=lambda result: result.case.section):
         yield f"  {section:<13} {counts(list(members))}"
 
 
@@ -106,7 +106,7 @@ def junit_document(adapter: str, results: Sequence[CaseResult], strict: bool) ->
     """Return JUnit XML. What fails the run is a failure, or an error if it is the adapter's or ours; what does not
     apply, may differ, or was not shown, is skipped with the reason."""
     suites = ElementTree.Element("testsuites", name=f"Kafka client {adapter}")
-    for section, found in groupby(results, key=lambda each: each.case.section):
+    for section, found in groupby(results, key=lambda result: result.case.section):
         members = list(found)
         suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
         kinds = Counter(_junit_kind(member, strict) for member in members)

@@ -37,8 +37,8 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     from reports.load_rows import RUN_NAME
 
     need_java()
-    if all((Path(each) / RUN_NAME).is_file() for each in run_dirs):
-        sys.exit(_report_loads([Path(each) for each in run_dirs]))
+    if all((Path(run_dir) / RUN_NAME).is_file() for run_dir in run_dirs):
+        sys.exit(_report_loads([Path(run_dir) for run_dir in run_dirs]))
     places, rejected = [*run_dirs, *([baseline] if baseline else [])], dict[str, s3.RejectedReport]()
 
     def kept(one: s3.RejectedReport) -> None:
@@ -49,11 +49,11 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
         verdicts = report_and_print(folders[: len(run_dirs)], out, folders[-1] if baseline else None, away=away)
         if opened:
             open_worst(verdicts)
-    for each in run_dirs if out is None else ():
-        if each in rejected:
-            click.echo(f"crucible: {rejected[each].sentence}", err=True)
-        elif s3.is_remote(each):
-            click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
+    for run_dir in run_dirs if out is None else ():
+        if run_dir in rejected:
+            click.echo(f"crucible: {rejected[run_dir].sentence}", err=True)
+        elif s3.is_remote(run_dir):
+            click.echo(f"  report in S3: {run_dir.rstrip('/')}/report/index.html")
     sys.exit(worst(verdicts))
 
 

@@ -297,7 +297,7 @@ class ClusterLife:
     def _cut_from(self, node: int) -> list[int]:
         """Return the nodes whose requests a node does not take."""
         others = [number for number in range(self.nodes) if number != node]
-        return others if node in self._isolated else [each for each in others if each in self._isolated]
+        return others if node in self._isolated else [other for other in others if other in self._isolated]
 
     def need_others(self, verb: str) -> None:
         if self.nodes == 1:

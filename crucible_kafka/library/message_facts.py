@@ -58,8 +58,8 @@ def facts_of(body: object, topic_name: TopicName) -> Facts:
 
 def topic_of(item: object, list_name: str, topic_name: TopicName) -> str:
     """Return the topic that a struct in the array ``list_name`` names, or an empty string."""
-    for each in TOPIC_FIELDS:
-        value = getattr(item, each, None)
+    for field_ in TOPIC_FIELDS:
+        value = getattr(item, field_, None)
         if isinstance(value, str) and value:
             return value
     if list_name in TOPIC_LISTS:
@@ -75,8 +75,8 @@ def partition_of(item: object) -> int | None:
     """Return the partition that a struct, or a number in a list of partitions, is about."""
     if isinstance(item, int):
         return int(item)
-    for each in PARTITION_FIELDS:
-        value = getattr(item, each, None)
+    for field_ in PARTITION_FIELDS:
+        value = getattr(item, field_, None)
         if isinstance(value, int):
             return int(value)
     return None
@@ -84,8 +84,8 @@ def partition_of(item: object) -> int | None:
 
 def items_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of each field of a struct."""
-    for each in fields(value):
-        yield each.name, getattr(value, each.name)
+    for field_ in fields(value):
+        yield field_.name, getattr(value, field_.name)
 
 
 def _walk(value: Any, list_name: str, topic: str, facts: Facts, topic_name: TopicName) -> None:

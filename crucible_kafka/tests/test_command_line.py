@@ -100,7 +100,7 @@ def test_each_revision_is_played_unless_one_is_named() -> None:
         (one, "final", ["01-lost-response"]),
         (final, None, ["01-lost-response"]),
     ):
-        assert [each.name for each in in_revisions(scenario, wanted)] == names
+        assert [revision.name for revision in in_revisions(scenario, wanted)] == names
 
 
 @pytest.mark.parametrize(

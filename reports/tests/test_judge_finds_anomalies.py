@@ -485,7 +485,7 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
     others = [
         guarantee for guarantee in verdict.guarantees if guarantee.name not in (*OF_TRANSACTIONS, "materialized-view")
     ]
-    assert {each.status for each in others} <= {"holds", "broken"}
+    assert {other.status for other in others} <= {"holds", "broken"}
     assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
 
 

@@ -72,11 +72,11 @@ def test_rehearsal_leaves_nothing_in_findings(
 
 
 def plainly(run_dirs: list[Path], spark: SparkSession) -> list[Findings]:
-    return _findings(run_dirs, [read_manifest(each) for each in run_dirs], spark, silent)
+    return _findings(run_dirs, [read_manifest(run_dir) for run_dir in run_dirs], spark, silent)
 
 
 def config_of(run_dirs: list[Path]) -> JobConfig:
-    manifests = [read_manifest(each) for each in run_dirs]
+    manifests = [read_manifest(run_dir) for run_dir in run_dirs]
     return JobConfig(runs={run: RunConfig(warm_up_us=manifest.warm_up_us) for run, manifest in enumerate(manifests)})
 
 

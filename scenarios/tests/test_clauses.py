@@ -20,18 +20,22 @@ from scenarios.ledger import MutantSearch, is_stale, proof
 @pytest.mark.thorough
 def test_every_mark_names_a_known_clause() -> None:
     root = Path(__file__).resolve().parents[2]
-    known = {*texts(root), *(each.id for each in all_behaviours(root))}
-    marked = {each for path in root.glob("*/**/tests/test_*.py") for each in _marks(path.read_text())}
+    known = {*texts(root), *(behaviour.id for behaviour in all_behaviours(root))}
+    marked = {mark for path in root.glob("*/**/tests/test_*.py") for mark in _marks(path.read_text())}
     assert marked <= known, f"unknown clauses: {sorted(marked - known)}"
 
 
 def test_every_behaviour_of_kafkas_tests_is_shown_by_one_of_ours_or_does_not_apply() -> None:
     behaviours = all_behaviours()
     assert len(behaviours) > 60
-    assert [each.id for each in behaviours if each.status == "not proven"] == []
-    assert [each.id for each in behaviours if each.unlike and each.tests] == [], "a test shows what does not apply"
-    assert all(each.text and re.fullmatch(r"[a-z-]+/src/[\w/]+\.(java|scala)", each.path) for each in behaviours)
-    assert len({each.id for each in behaviours}) == len(behaviours)
+    assert [behaviour.id for behaviour in behaviours if behaviour.status == "not proven"] == []
+    assert [behaviour.id for behaviour in behaviours if behaviour.unlike and behaviour.tests] == [], (
+        "a test shows what does not apply"
+    )
+    assert all(
+        behaviour.text and re.fullmatch(r"[a-z-]+/src/[\w/]+\.(java|scala)", behaviour.path) for behaviour in behaviours
+    )
+    assert len({behaviour.id for behaviour in behaviours}) == len(behaviours)
 
 
 def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> None:
@@ -48,7 +52,7 @@ def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> Non
     (tests / "test_a.py").write_text(
         '@pytest.mark.clause("F-1", "FetchSessionTest.testSessionCache")\ndef test_one(): ...\n'
     )
-    assert [(each.id, each.status, each.tests) for each in all_behaviours(tmp_path)] == [
+    assert [(behaviour.id, behaviour.status, behaviour.tests) for behaviour in all_behaviours(tmp_path)] == [
         ("FetchSessionTest.testSessionCache", "proven", ("reference_broker/tests/test_a.py::test_one",)),
         ("FetchSessionTest.testTwo", "not proven", ()),
         ("FetchSessionTest.testThree", "does not apply", ()),
@@ -86,7 +90,7 @@ def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> No
 
 
 def test_every_clause_has_a_test_and_a_killed_mutant_or_is_listed_as_open() -> None:
-    assert [each.fault for each in all_clauses() if each.fault] == []
+    assert [clause.fault for clause in all_clauses() if clause.fault] == []
 
 
 BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("lacks_it",), points=("decides",))

@@ -67,7 +67,9 @@ def test_declarations_and_comments_belong_together(tmp_path: Path, declared: str
 
 def test_each_point_of_the_broker_names_clauses_that_exist() -> None:
     clauses = texts()
-    wrong = [f"{point.where}: {each}" for point in declared_points() for each in point.clauses if each not in clauses]
+    wrong = [
+        f"{point.where}: {clause}" for point in declared_points() for clause in point.clauses if clause not in clauses
+    ]
     assert not wrong
 
 
@@ -80,7 +82,7 @@ def test_unknown_outcome_is_refused_with_the_nearest() -> None:
 
 def test_each_outcome_that_is_listed_as_unreached_exists_and_has_a_reason() -> None:
     assert all(len(why) > 10 for why in reasons_unreached().values())
-    required = {each.partition("@")[0] for scenario in loader.load_all() for each in scenario.points}
+    required = {point.partition("@")[0] for scenario in loader.load_all() for point in scenario.points}
     assert not required & set(reasons_unreached()), "a scenario reaches it"
 
 

@@ -73,8 +73,8 @@ def test_run_that_was_cut_short_is_compared_by_its_outcome() -> None:
 def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
     runs = list(runs_of(["6", "plain-load"], range(3, 5)))
     assert runs[:2] == [Run("06-epoch-wrap", "", 3), Run("06-epoch-wrap", "epoch_overflows_to_negative", 3)]
-    assert [each.seed for each in runs] == sorted(each.seed for each in runs)
-    assert {each.scenario for each in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}
+    assert [run.seed for run in runs] == sorted(run.seed for run in runs)
+    assert {run.scenario for run in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}
 
 
 @pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])

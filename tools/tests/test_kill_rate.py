@@ -75,7 +75,7 @@ def test_second_set_can_be_chosen_alone() -> None:
 
 def test_random_seeds_are_those_of_scenarios_of_the_clause_and_of_swarms_in_turn() -> None:
     plays = random_plays(by_name(MUTANT), [CONCERNED, OTHER, SWARM])
-    assert [(each.scenario, each.seed) for each in islice(plays, 4)] == [
+    assert [(play.scenario, play.seed) for play in islice(plays, 4)] == [
         ("02-duplicated-request", 1),
         ("swarm", 1),
         ("02-duplicated-request", 2),

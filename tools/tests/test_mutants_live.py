@@ -76,7 +76,7 @@ def test_nothing_begins_when_the_time_is_over() -> None:
 @pytest.mark.thorough
 def test_every_mutant_is_played_but_those_that_a_live_world_cannot_show() -> None:
     played_scenarios = {each.mutant: each.scenario for each in searches(())}
-    assert set(played_scenarios) == {each.name for each in all_mutants()} - set(SIMULATED_ONLY)
+    assert set(played_scenarios) == {mutant.name for mutant in all_mutants()} - set(SIMULATED_ONLY)
     assert [each.mutant for each in searches([NAME])] == [NAME]
     assert played_scenarios["replaced_partitions_kept"].name == "04-forget-cut@first"
 
@@ -87,7 +87,7 @@ def test_search_begins_where_the_mutant_is_known_to_show() -> None:
     assert (one.next_seed, other.next_seed) == (FIRST_SEEDS["abort_without_bootstrap"], 1)
     one.take(None)
     assert one.next_seed == FIRST_SEEDS["abort_without_bootstrap"] + 1
-    assert {each.name for each in all_mutants()} >= set(FIRST_SEEDS)
+    assert {mutant.name for mutant in all_mutants()} >= set(FIRST_SEEDS)
 
 
 def test_kill_replaces_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_each_action_is_pinned_to_commit_with_version() -> None:
     for each in used:
         assert PINNED.search(each), each
     versions = {each.partition("uses: ")[2] for each in used}
-    assert len({each.partition("@")[0] for each in versions}) == len(versions), "one action has two versions"
+    assert len({version.partition("@")[0] for version in versions}) == len(versions), "one action has two versions"
 
 
 def test_no_job_may_write_but_those_that_must() -> None:
@@ -134,7 +134,7 @@ def test_no_job_may_write_but_those_that_must() -> None:
 def test_command_line_offers_each_stage_of_a_night() -> None:
     command = main.get_command(main.make_context("crucible", [], resilient_parsing=True), "nightly")
     assert command is not None
-    (only,) = [each for each in command.params if each.name == "only"]
+    (only,) = [parameter for parameter in command.params if parameter.name == "only"]
     assert tuple(getattr(only.type, "choices", ())) == tuple(SHARES)
 
 

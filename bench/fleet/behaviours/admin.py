@@ -235,7 +235,7 @@ class Admin(ClusterScript):
         self._records = WildRecords(plan.process, last.name, last.partitions, random)
 
     def run(self) -> Steps[None]:
-        likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
+        likely = max(self.plan.weights, key=lambda weight: self.plan.weights[weight])
         yield from OpenLoop(self, self.plan.interval_us, OPERATIONS[likely]).run(self._slot)
 
     @property

@@ -129,12 +129,12 @@ class JanitorBroker(FakeBroker):
             unknown_state_filters=(),
             transaction_states=tuple(
                 Listed(
-                    transactional_id=TransactionalId(self.owners[each]),
-                    producer_id=ProducerId(each),
+                    transactional_id=TransactionalId(self.owners[producer_id_filter]),
+                    producer_id=ProducerId(producer_id_filter),
                     transaction_state="Ongoing",
                 )
-                for each in body.producer_id_filters
-                if each in self.owners and error is ErrorCode.none
+                for producer_id_filter in body.producer_id_filters
+                if producer_id_filter in self.owners and error is ErrorCode.none
             ),
         )
 

@@ -118,7 +118,7 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(
     assert len(rows) > before + 300, "slots that fell into the outage were dropped"
     due = [row.intended_us for row in rows]
     assert [b - a for a, b in itertools.pairwise(due)] == [10_000] * (len(due) - 1)
-    late = max(rows, key=lambda each: each.complete_us - each.intended_us)
+    late = max(rows, key=lambda row: row.complete_us - row.intended_us)
     assert late.complete_us - late.intended_us > 1_900_000
 
 

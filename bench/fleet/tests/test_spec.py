@@ -41,7 +41,7 @@ def plans(fleet: Fleet) -> list[FetcherPlan | ProducerPlan]:
 def test_shares_are_the_whole_fleet_dealt_out(workers: int) -> None:
     dealt = [plan for index in range(workers) for plan in plans(make_fleet(SPEC, (index, workers)))]
     assert sorted(dealt, key=lambda each: each.process) == sorted(
-        plans(make_fleet(SPEC)), key=lambda each: each.process
+        plans(make_fleet(SPEC)), key=lambda plan: plan.process
     )
 
 

@@ -100,5 +100,5 @@ def test_racks_are_named_by_versions_that_have_them() -> None:
         version: {request.body.rack_id for request in requests if request.version == version} for version in VERSIONS
     }
     with_racks = [version for version in VERSIONS if FIRST_WITH_RACK <= version < FETCH_FIRST_REVISION]
-    assert all(racks[each] == set(RACKS) for each in with_racks)
+    assert all(racks[rack] == set(RACKS) for rack in with_racks)
     assert all(racks[version] == {""} for version in VERSIONS if version not in with_racks)

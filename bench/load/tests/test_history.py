@@ -118,7 +118,7 @@ def test_neighbours_of_a_second_are_one_row() -> None:
 
 def test_earlier_reads_end_rows_of_reader() -> None:
     """Otherwise a row would stand for records that came before it, and after it."""
-    rows = sorted(rows_of(LATER), key=lambda each: each.number)
+    rows = sorted(rows_of(LATER), key=lambda row: row.number)
     assert [(row.number, row.partition, row.first_sequence, row.records) for row in rows] == [
         (1, 0, 0, 10),
         (2, 1, 20, 10),

@@ -29,7 +29,7 @@ def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[st
     with KAFKA.launched(folder, 1, kafka_responses.SETTINGS) as cluster:
         target = of_cluster(cluster)
         outcomes = play(meet(target.address), cases, target=target)
-    slowest = sorted(outcomes, key=lambda each: each.seconds, reverse=True)[:SHOWN]
+    slowest = sorted(outcomes, key=lambda outcome: outcome.seconds, reverse=True)[:SHOWN]
     logging.getLogger(__name__).info("%s", [f"{each.case.id}: {each.seconds:.1f} s" for each in slowest])
     recorded = kafka_responses.recorded(KAFKA_VERSION)
     return {

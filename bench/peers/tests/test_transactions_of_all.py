@@ -88,8 +88,8 @@ def test_all_write_one_topic_while_coordinators_and_leaders_are_killed(tmp_path:
         kinds = [kind for kind in LIBRARIES if kind is not KafkaPythonProducer]
         writers = [WriterThread(kind, nodes.bootstrap, TOPIC, PARTITIONS) for kind in kinds]
         perf = Performance(nodes.bootstrap)
-        for each in (*writers, perf):
-            each.start()
+        for writer in (*writers, perf):
+            writer.start()
         try:
             for _ in range(ROUNDS):
                 _kill(nodes, STATES, 0, writers)

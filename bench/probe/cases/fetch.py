@@ -219,7 +219,7 @@ def same_records(at: ProbeContext) -> None:
     """Each version returns the same records."""
     topic, _ = _log(at, 2)
     results = {}
-    for version in [each for each in at.broker.common_versions(FETCH) if each < 13]:
+    for version in [common_version for common_version in at.broker.common_versions(FETCH) if common_version < 13]:
         request = fetch_request(at, [(topic, [wanted()])])
         request.topics[0].topic = topic.name  # type: ignore[misc]
         data = single(at.call(FETCH, request, version), "responses", "partitions")

@@ -316,7 +316,7 @@ def aborted_over_segments(at: ProbeContext) -> None:
             int(transaction.producer_id): int(transaction.first_offset)
             for transaction in found.aborted_transactions or ()
         }
-        missing = [each for each in wanted_ones if results.get(each.producer_id) != expected[each.producer_id]]
+        missing = [one for one in wanted_ones if results.get(one.producer_id) != expected[one.producer_id]]
         at.expect(f"the transaction is returned to a reader from {offset}", not missing, True)
         at.expect("nothing else is returned", results.items() <= expected.items(), True)
     found = read(at, topic, COMMITTED, offset=5)

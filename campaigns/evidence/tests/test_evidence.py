@@ -138,10 +138,10 @@ def test_only_failed_cells_are_repeated() -> None:
 
 
 def test_slow_builds_are_played_only_on_request() -> None:
-    names = {each.text for each in targets(())}
+    names = {target.text for target in targets(())}
     assert {"kfake", "kafka@4.1.1", "kafka@4.3.1"} <= names
     assert "tansu" not in names
-    assert [each.text for each in targets(["tansu"])] == ["tansu"]
+    assert [target.text for target in targets(["tansu"])] == ["tansu"]
 
 
 def test_pages_match_kept_results(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_retransmission_is_played_only_with_lost_responses() -> None:
     with_loss = TROUBLES_WITH_LOSS * len(VARIANTS)
     without_loss = TROUBLES_WITHOUT_LOSS * (len(VARIANTS) - VARIANTS_THAT_RESEND)
     assert len(parts) == len(SEEDS) * (with_loss + without_loss)
-    assert {each.trouble for each in parts if each.variant is FINAL_RESENDS} == {
-        each for each in TROUBLES if each.lost_every
+    assert {part.trouble for part in parts if part.variant is FINAL_RESENDS} == {
+        trouble for trouble in TROUBLES if trouble.lost_every
     }
 
 

@@ -34,12 +34,12 @@ MIN_PROBE_S = 180.0
 def play(work: Work, until: float) -> tuple[Outcome, str]:
     """Play until the time is over."""
     found = {each.text: each for each in targets(())}
-    scenarios = {each.name: each for each in _scenarios()}
+    scenarios = {scenario.name: scenario for scenario in _scenarios()}
     tried, missing = work.tried_before("brokers"), dict[str, str]()
     probes = in_turn([f"{PROBE} {each}" for each in found], tried, work.turn)
     others = [each for each in found if each != OURS]
     plays = in_turn(
-        [f"{name} {each}" for name, one in scenarios.items() for each in others if _can(one, each)], tried, 0
+        [f"{name} {other}" for name, one in scenarios.items() for other in others if _can(one, other)], tried, 0
     )
     for item in (*probes[:1], *interleaved(plays, probes[1:], SCENARIOS_FOR_A_PROBE)):
         name, _, target = item.partition(" ")

@@ -49,8 +49,8 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             continue
         cells = list(cells_of(name, json.loads(path.read_text(encoding="utf-8"))))
         work.add(*cells)
-        failed += [f"{name}: {each.case_id} failed by itself" for each in cells if each.outcome == OUR_ERROR]
-        work.tell(f"client: {name}: {sum(each.outcome == PASS for each in cells)} cases passed")
+        failed += [f"{name}: {cell.case_id} failed by itself" for cell in cells if cell.outcome == OUR_ERROR]
+        work.tell(f"client: {name}: {sum(cell.outcome == PASS for cell in cells)} cases passed")
     return Outcome.FAILED if failed else Outcome.PASSED, "; ".join(failed + missing)
 
 

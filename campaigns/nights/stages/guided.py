@@ -36,12 +36,12 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     search = GuidedSearch(list(scenarios.values()), work.night.seed, corpus, work.cores, again=again)
     before, kept, tally = corpus.reached, len(corpus.entries), Tally()
     reds, played = list[PlayedSchedule](), 0
-    for each in search.play_schedules(MOST):
+    for schedule in search.play_schedules(MOST):
         played += 1
-        tally.take(each.verdict)
-        if each.verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
-            reds.append(each)
-            _keep(work, scenarios[each.recipe.scenario], each)
+        tally.take(schedule.verdict)
+        if schedule.verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
+            reds.append(schedule)
+            _keep(work, scenarios[schedule.recipe.scenario], schedule)
         left_s = until - time.monotonic()
         if left_s <= 0 or len(reds) >= MAX_RED_SEEDS:
             break
@@ -72,7 +72,9 @@ def _begun(work: Work) -> Path:
     folder = work.folder / FOLDER
     if folder.exists():
         return folder
-    earlier = [each for each in night_folders(work.folder.parent) if each.name < work.folder.name]
+    earlier = [
+        night_folder for night_folder in night_folders(work.folder.parent) if night_folder.name < work.folder.name
+    ]
     for night in reversed(earlier):
         if (night / FOLDER / CORPUS).exists():
             shutil.copytree(night / FOLDER, folder)
@@ -83,7 +85,9 @@ def _begun(work: Work) -> Path:
 def _keep(work: Work, scenario: Scenario, red: PlayedSchedule) -> None:
     """Write a red schedule as a scenario, and print its violation."""
     verdict, recipe = red.verdict, red.recipe
-    explanations = [f"{each.guarantee}: {each.explanation}" for each in verdict.violations[:3]] or list(verdict.reasons)
+    explanations = [f"{violation.guarantee}: {violation.explanation}" for violation in verdict.violations[:3]] or list(
+        verdict.reasons
+    )
     name = f"{scenario.name.replace('@', '-')}-guided-{recipe.seed}.toml"
     comment = "\n".join([*explanations, verdict.repeat_command])
     path = work.folder / "red" / name

@@ -37,7 +37,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             now = time.monotonic()
             follow_up.of_all(work, scenarios, now + (until - now) / 2)
     controls = [each for each in work.plays if each.world == "live" and is_control(each)]
-    return worst_outcome(Outcome[each.outcome] for each in controls), ""
+    return worst_outcome(Outcome[control.outcome] for control in controls), ""
 
 
 def plan(scenarios: Mapping[str, Scenario], tried: Sequence[Sequence[str]], turn: int) -> list[str]:

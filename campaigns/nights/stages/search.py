@@ -100,7 +100,7 @@ class NightSearch:
     @property
     def outcome(self) -> Outcome:
         ranks = (Outcome.CRASHED, Outcome.FAILED, Outcome.INVALID)
-        return next((each for each in ranks if self._outcomes[each.name]), Outcome.PASSED)
+        return next((rank for rank in ranks if self._outcomes[rank.name]), Outcome.PASSED)
 
     def run(self, until: float) -> None:
         with Players[Turn](self._work.cores) as players:

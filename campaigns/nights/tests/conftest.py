@@ -25,7 +25,7 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let a night know these scenarios only."""
 
     def only(*names: str) -> None:
-        found = tuple(loader.find(each) for each in names)
+        found = tuple(loader.find(name) for name in names)
         monkeypatch.setattr(loader, "load_all", lambda: found)
 
     return only

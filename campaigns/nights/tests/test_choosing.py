@@ -11,7 +11,7 @@ LONG_S = 3600.0
 def known(*plays: Played, clauses: dict[str, tuple[str, ...]] | None = None) -> Standings:
     """All scenarios had enough seeds for an hour some nights ago, and then these plays."""
     standings = Standings(clauses or CLAUSES)
-    standings.take(Played(each, 3, 1_000, 0, 3600.0) for each in standings.clauses)
+    standings.take(Played(clause, 3, 1_000, 0, 3600.0) for clause in standings.clauses)
     standings.take(plays)
     return standings
 
@@ -38,7 +38,7 @@ def test_scenario_with_fewest_seeds_is_first() -> None:
 def test_scenario_that_alone_exercises_a_clause_gets_more_time() -> None:
     chosen = choices(known(), 300)
     assert chosen["alone"] > 1.3 * chosen["common"]
-    assert min(chosen[each] for each in CLAUSES) >= 1
+    assert min(chosen[clause] for clause in CLAUSES) >= 1
 
 
 def test_one_that_failed_lately_is_played_more_often_and_one_that_failed_long_ago_is_not() -> None:
@@ -51,7 +51,7 @@ def test_one_that_failed_lately_is_played_more_often_and_one_that_failed_long_ag
 
 def test_one_that_was_red_often_enough_tonight_waits_for_tomorrow() -> None:
     standings = Standings(CLAUSES)
-    standings.take(Played(each, 1, 100, 0, 600.0) for each in CLAUSES)
+    standings.take(Played(clause, 1, 100, 0, 600.0) for clause in CLAUSES)
     standings.take([Played("common", 1, 40, 20, 100.0), Played("common", 0, 10, MAX_RED_SEEDS - 1, 10.0)])
     assert standings.choose({}, LONG_S) == ("common", "found much")
     standings.take([Played("common", 0, 1, 1, 1.0)])

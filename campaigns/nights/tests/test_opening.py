@@ -37,7 +37,7 @@ def test_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day
     folder, night = started(NightOptions(2.0, tmp_path))
     assert folder == tmp_path / "20270115-080000"
     assert night.budget_s == 7200.0
-    assert [each.name for each in night.stages] == list(SHARES)
+    assert [stage.name for stage in night.stages] == list(SHARES)
     assert night.seed == opened(NightOptions(1.0, tmp_path / "other"), NOW_S + HOUR_S)[1].seed
     assert opened(NightOptions(1.0, tmp_path / "chosen", seed=7), NOW_S)[1].seed == 7
 
@@ -77,8 +77,8 @@ def test_two_cannot_play_one_night(tmp_path: Path) -> None:
 def test_killed_night_is_resumed_without_torn_line(tmp_path: Path) -> None:
     rows = [a_play(seed=each) for each in range(3)]
     first = nights.NightJournal(tmp_path)
-    for each in rows:
-        first.add(each)
+    for row in rows:
+        first.add(row)
     first.close(done=False)
     with (tmp_path / nights.NAME).open("ab") as file:
         file.write(b'["plays",["01-x"')
@@ -87,7 +87,7 @@ def test_killed_night_is_resumed_without_torn_line(tmp_path: Path) -> None:
     again.add(a_play(seed=3))
     again.close(done=False)
     settle(tmp_path)
-    assert [each.seed for each in plays_of(tmp_path)] == [0, 1, 2, 3]
+    assert [play.seed for play in plays_of(tmp_path)] == [0, 1, 2, 3]
     assert not nights.is_left(tmp_path)
 
 
@@ -136,5 +136,5 @@ def test_nights_without_the_mark_of_replays_count_whole_and_others_without_their
     old, new = kept_nights(tmp_path)
     assert [(each.seeds, each.last_seed) for each in old.sums] == [(2, 5)]
     assert [(each.seeds, each.last_seed) for each in new.sums] == [(1, 5)]
-    assert [each.is_replay for each in plays_of(tmp_path / "20260101-000000")] == [False, False]
-    assert [each.is_replay for each in plays_of(tmp_path / "20260102-000000")] == [False, True]
+    assert [play.is_replay for play in plays_of(tmp_path / "20260101-000000")] == [False, False]
+    assert [play.is_replay for play in plays_of(tmp_path / "20260102-000000")] == [False, True]

@@ -60,7 +60,9 @@ def test_players_report_at_once_and_hanging_or_dead_ones_are_reported() -> None:
         assert not players.are_free
         while players.jobs:
             messages += players.receive(0.2)
-    assert {each for each in messages if isinstance(each[1], str)} == {(how, how) for how in ("ends", "hangs", "dies")}
+    assert {message for message in messages if isinstance(message[1], str)} == {
+        (how, how) for how in ("ends", "hangs", "dies")
+    }
     assert len(messages) == 6
     assert ("ends", Ended()) in messages
     assert ("dies", Ended("its process ended with exit code 7")) in messages
@@ -78,7 +80,7 @@ def test_killed_night_leaves_no_processes_and_resumes(tmp_path: Path) -> None:
     assert players
     assert psutil.wait_procs(players, timeout=30)[1] == []
     folder, killed = the_night(tmp_path)
-    before = [each.partition('"plays"')[1] for each in (folder / nights.NAME).read_text().splitlines()]
+    before = [line.partition('"plays"')[1] for line in (folder / nights.NAME).read_text().splitlines()]
     assert not killed.finished
     again = subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
     assert again.returncode in (0, 1)  # New seeds may find something.
@@ -86,4 +88,4 @@ def test_killed_night_leaves_no_processes_and_resumes(tmp_path: Path) -> None:
     assert night_now.finished
     assert night_now.stages[0].spent_s == pytest.approx(72.0, abs=15.0)
     assert len(plays) > len(before) > 0
-    assert len({(each.scenario, each.mutant, each.seed) for each in plays}) == len(plays)
+    assert len({(play.scenario, play.mutant, play.seed) for play in plays}) == len(plays)

@@ -71,20 +71,20 @@ def test_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
     assert night.canary is not None
     assert (night.canary.found, night.canary.guarantee) == (True, "session-epoch-order")
     plays = plays_of(folder)
-    hunted = [each.wall_us for each in plays if each.mutant]
+    hunted = [play.wall_us for play in plays if play.mutant]
     assert night.canary.spent_us == sum(hunted[: night.canary.seeds_tried])
     tally, _ = newest_tally(tmp_path)
     assert night.points is not None
     assert night.points.reached == len(tally.by_scenario) > 0
     assert night.points.reached + len(night.points.never) + len(reasons_unreached()) >= night.points.outcomes
     assert not set(night.points.never) & set(tally.by_scenario)
-    controls = [each for each in plays if not each.mutant]
-    assert {each.outcome for each in controls} == {"PASSED"}
-    assert {each.scenario for each in controls} <= {SMALL, f"{SMALL}@first"}
-    seeds = [each.seed for each in controls if each.scenario == SMALL]
+    controls = [play for play in plays if not play.mutant]
+    assert {control.outcome for control in controls} == {"PASSED"}
+    assert {control.scenario for control in controls} <= {SMALL, f"{SMALL}@first"}
+    seeds = [control.seed for control in controls if control.scenario == SMALL]
     assert min(seeds) == 1, "each night begins with the seeds that earlier nights saw pass"
-    assert min(each for each in seeds if each > 1_000) == 70_000
-    assert len({(each.scenario, each.mutant, each.seed) for each in plays}) == len(plays)
+    assert min(seed for seed in seeds if seed > 1_000) == 70_000
+    assert len({(play.scenario, play.mutant, play.seed) for play in plays}) == len(plays)
     assert sorted(each.suffix for each in folder.iterdir()) == [".json", ".jsonl", *[".parquet"] * 4]
 
 
@@ -108,7 +108,7 @@ def test_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
     assert "not played live: there is no Java here" in failure.detail
     assert "no finished night before this one" in failure.detail
     assert failure.first_bad_commit == ""
-    assert any("control plays FAILED" in each for each in lines)
+    assert any("control plays FAILED" in line for line in lines)
     assert lines[-1] == "the night is red"
 
 
@@ -122,7 +122,7 @@ def test_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
     monkeypatch.setattr(search, "planted", planted("session_id_of_client_id"))
     with applied(by_name(DEFECT)):
         search_for(tmp_path, LONG_ENOUGH_S, seed=70_000)
-        (seed,) = {each.seed for each in failures_of(the_night(tmp_path)[0])}
+        (seed,) = {failure.seed for failure in failures_of(the_night(tmp_path)[0])}
         few_turns(0)
         time.sleep(1.0)  # A night is named after its second.
         search_for(tmp_path, LONG_ENOUGH_S, seed=80_000)
@@ -131,11 +131,11 @@ def test_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
         time.sleep(1.0)
         search_for(tmp_path, LONG_ENOUGH_S, seed=90_000)
     first, *later = sorted(each for each in tmp_path.iterdir() if each.is_dir())
-    assert seed in {each.seed for each in plays_of(first)}
-    controls = [[each for each in plays_of(night) if not each.mutant] for night in later]
+    assert seed in {play.seed for play in plays_of(first)}
+    controls = [[play for play in plays_of(night) if not play.mutant] for night in later]
     plays = [[(each.seed, each.outcome, each.is_replay) for each in some] for some in controls]
     assert plays == [[(seed, "FAILED", True)], [(seed, "PASSED", True)], []]
-    assert not any(each.is_replay for each in plays_of(first))
+    assert not any(play.is_replay for play in plays_of(first))
     nights = kept_nights(tmp_path)
     assert len(nights) == 4
     assert not any(each.is_control for night in nights[1:] for each in night.sums)
@@ -150,7 +150,7 @@ def test_night_whose_canary_lives_is_red(
     lines: list[str] = []
     assert search_for(tmp_path, 4.0, lines.append) == 1
     night = the_night(tmp_path)[1]
-    assert any("the canary lives" in each for each in lines)
+    assert any("the canary lives" in line for line in lines)
     assert night.finished
     assert 4.0 <= night.stages[0].spent_s < 4.0 + ENDS_WITHIN_S
 
@@ -199,7 +199,7 @@ def test_child_that_dies_is_a_crash_of_the_seed_that_it_played(
     monkeypatch.setattr(search, "verdicts", _die_without_mutant())
     assert search_for(tmp_path, LONG_ENOUGH_S, seed=70_000) == 4
     plays: list[PlayRow] = plays_of(the_night(tmp_path)[0])
-    crashed = [each for each in plays if each.outcome == "CRASHED"]
+    crashed = [play for play in plays if play.outcome == "CRASHED"]
     assert crashed[0].seed == 1
     assert len(crashed) >= MAX_RED_SEEDS
     assert crashed[0].detail == "its process ended with exit code 3"

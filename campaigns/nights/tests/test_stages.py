@@ -24,7 +24,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.revisions import each_revision
 
-STAGES = tuple(NightStage(name=each, planned_s=0.0) for each in SHARES)
+STAGES = tuple(NightStage(name=share, planned_s=0.0) for share in SHARES)
 LONG_S = 10_000.0
 Ran = list[list[str]]
 
@@ -163,12 +163,12 @@ def test_failure_without_time_for_shrinking_is_kept_as_found(work: Work) -> None
     work.add(*reds, *others)
     follow_up.of_all(work, {}, time.monotonic() - 1.0)
     follow_up.note_the_rest(work)
-    failures = [(each.guarantee, each.seed, each.detail) for each in work.failures]
+    failures = [(failure.guarantee, failure.seed, failure.detail) for failure in work.failures]
     assert failures == [
         ("unseen", 4, "gone; there was no time to look into it"),
         ("INVALID", 1, "there was no time to look into it"),
     ]
-    assert all(isinstance(each, FailureRow) for each in work.failures)
+    assert all(isinstance(failure, FailureRow) for failure in work.failures)
 
 
 @pytest.mark.simulated
@@ -190,11 +190,11 @@ def test_unavailable_brokers_are_skipped_without_red_night(
     assert outcome is Outcome.PASSED
     assert detail.count("there is no Maven here") == 2
     rows = work.journal.of(CellRow)
-    assert {each.target for each in rows} == {"kfake", "librdkafka-mock", "reference"}
+    assert {row.target for row in rows} == {"kfake", "librdkafka-mock", "reference"}
     assert len(rows) == 3 * len(cells)
-    assert {each.level for each in rows} == {"MUST", "SHOULD"}
+    assert {row.level for row in rows} == {"MUST", "SHOULD"}
     assert work.plays
-    assert {each.target for each in work.plays} <= {"kfake", "librdkafka-mock", "kafka@4.1.1", "kafka@4.3.1"}
+    assert {play.target for play in work.plays} <= {"kfake", "librdkafka-mock", "kafka@4.1.1", "kafka@4.3.1"}
     assert follow_up.open_reds(work) == []
 
 
@@ -219,7 +219,9 @@ def test_clients_are_played_in_turn_and_their_cases_are_cells(work: Work, runnin
     assert "aiokafka: groups/join failed by itself" in detail
     assert "own was omitted: own cannot be built" in detail
     cells = work.journal.of(CellRow)
-    assert {each.target for each in cells} == {f"client {each}" for each in clients.bundled_clients() if each != "own"}
+    assert {cell.target for cell in cells} == {
+        f"client {client}" for client in clients.bundled_clients() if client != "own"
+    }
     assert CellRow("client aiokafka", "sessions/declined", "sessions", "MUST", "fail") in cells
     assert follow_up.open_reds(work) == []
 
@@ -298,7 +300,9 @@ def test_workload_played_on_both_brokers_is_a_row(
 
 def test_workloads_of_night_are_files() -> None:
     assert len(bench.WORKLOADS) == 2
-    assert all((processes.ROOT / "docs/workloads" / f"{each}.yaml").is_file() for each in bench.WORKLOADS.values())
+    assert all(
+        (processes.ROOT / "docs/workloads" / f"{workload}.yaml").is_file() for workload in bench.WORKLOADS.values()
+    )
 
 
 def test_checks_fail_by_exit_code_and_timeout_is_no_result(work: Work, running: Callable[..., Ran]) -> None:

@@ -128,7 +128,7 @@ def test_broker_opens_copied_directory(old: Path, tmp_path: Path, deleted: int) 
     replay = replayed(partition.folder)
     assert log.quarantine is None
     assert (log.log_start_offset, log.log_end_offset) == (start, replay[-1].next_offset)
-    assert [each.base_offset for each in log.segments] == bases[deleted:]
+    assert [segment.base_offset for segment in log.segments] == bases[deleted:]
     assert {who: each.last_sequence for who, each in log.producers.by_id.items() if each.batch_metadata} == {
         who: one.row.last_sequence
         for who, one in replay[-1].known.items()

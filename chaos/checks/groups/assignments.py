@@ -150,7 +150,7 @@ class AllAssigned(Check):
     def _wrong(self, group: str) -> list[tuple[TopicPartition, dict[str, None]]]:
         owned = self._owned[group]
         owners = [(partition, owned.get(partition, {})) for partition in self._expected[group]]
-        return [each for each in owners if len(each[1]) != 1]
+        return [owner for owner in owners if len(owner[1]) != 1]
 
 
 class GroupSkip(Check):

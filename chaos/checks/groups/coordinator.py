@@ -190,9 +190,9 @@ def _wrong_offset(partition: OffsetsPartition, key: Key, returned: Any, since_us
     if requires_stable and False not in was_open:
         return f"offset {offset}, and an open transaction has committed another one (X-8)"
     values = partition.since(key, since_us)
-    if any(_matches(returned, each) for each in values):
+    if any(_matches(returned, value) for value in values):
         return ""
-    known = ["nothing" if each is None else _described(each) for each in values]
+    known = ["nothing" if value is None else _described(value) for value in values]
     leader_epoch = getattr(returned, "committed_leader_epoch", None)
     return f"offset {offset}, leader epoch {leader_epoch}, and {known} is committed (M-8)"
 
@@ -236,7 +236,7 @@ class LoadedIsReplayed(OffsetsCheck):
         self.offsets.on_group_appended.append(self.group_appended)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        notes = [each for each in effects if type(each) is Note]
+        notes = [effect for effect in effects if type(effect) is Note]
         damaged = [dict(each.fields)["partition"] for each in notes if each.what == LOADED_IN_PART]
         for note in notes:
             if note.what == LOADED:

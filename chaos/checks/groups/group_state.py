@@ -76,7 +76,7 @@ class LoggedGroup(NamedTuple):
 
     def subscribes(self, topic: str) -> bool:
         """Return whether a member subscribes to the topic, or may."""
-        topics = [each.topics for each in self.members.values()]
+        topics = [member.topics for member in self.members.values()]
         return any(each is None or topic in each for each in topics)
 
 
@@ -333,8 +333,8 @@ class OffsetsView:
     def has_removed(self, key: Key) -> bool:
         """Return whether the last committed record of the key removes it, in a partition that has lost no records."""
         return any(
-            key in each.values and each.values[key][-1][1] is None and not each.has_lost
-            for each in self.partitions.values()
+            key in partition.values and partition.values[key][-1][1] is None and not partition.has_lost
+            for partition in self.partitions.values()
         )
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
@@ -364,12 +364,12 @@ class OffsetsView:
             appended = list(logged_batches(log, partition.read_end, log.log_end_offset))
         except (ValueError, IndexError):
             # Physical: a fault has damaged the log. Without one nothing is excused.
-            if not any(each.startswith(f"{log.directory}/") for each in damaged_paths(node.broker.disk)):
+            if not any(path.startswith(f"{log.directory}/") for path in damaged_paths(node.broker.disk)):
                 raise
             partition.has_lost, appended = True, []
         partition.waiting.extend(appended)
         partition.read_end = log.log_end_offset
-        for _, of, value in [each for batch in appended if own for each in batch.records]:
+        for _, of, value in [record for batch in appended if own for record in batch.records]:
             if isinstance(of, str) and isinstance(value, LoggedGroup):
                 for group_appended in self.on_group_appended:
                     group_appended(at_us, node, of, value)

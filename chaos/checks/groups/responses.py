@@ -187,7 +187,7 @@ def _wrong_join(call: Call, response: Any, after: GroupView) -> Iterator[str]:
     expected = after.generation, after.protocol_type, after.protocol or None
     if sent != expected:
         yield f"{call.named} got generation, type and protocol {sent}, and the group has {expected}"
-    members = {str(each.member_id): (each.group_instance_id, bytes(each.metadata)) for each in response.members}
+    members = {str(member.member_id): (member.group_instance_id, bytes(member.metadata)) for member in response.members}
     leads = member_id == after.leader
     body: Any = call.request.body
     is_returning_static = not body.member_id and body.group_instance_id is not None

@@ -89,12 +89,12 @@ class GroupView(NamedTuple):
     @property
     def rebalance_ms(self) -> int:
         """The longest rebalance timeout of a member."""
-        return max((each.rebalance_ms for each in self.members.values()), default=0)
+        return max((member.rebalance_ms for member in self.members.values()), default=0)
 
     @property
     def common(self) -> list[str]:
         """Return the protocols that all members support."""
-        names = [{name for name, _ in each.protocols} for each in self.members.values()]
+        names = [{name for name, _ in member.protocols} for member in self.members.values()]
         return sorted(set.intersection(*names)) if names else []
 
 
@@ -130,7 +130,7 @@ def member_error(group: GroupView, member_id: str, instance: str | None) -> int:
 def join_error(group: GroupView | None, body: Any, version: int, max_size: int) -> int:
     """Return the error of JoinGroup, or NONE if the member joins. It does not cover the bounds of the timeouts."""
     member_id, instance = str(body.member_id), body.group_instance_id
-    names = {str(each.name) for each in body.protocols}
+    names = {str(protocol.name) for protocol in body.protocols}
     if group is None:
         if member_id:
             return UNKNOWN_MEMBER_ID
@@ -140,7 +140,7 @@ def join_error(group: GroupView | None, body: Any, version: int, max_size: int) 
     if group.state == EMPTY:
         fits = bool(body.protocol_type) and bool(names)
     else:
-        sets = [{name for name, _ in each.protocols} for each in group.members.values()]
+        sets = [{name for name, _ in member.protocols} for member in group.members.values()]
         fits = body.protocol_type == group.protocol_type and bool(names.intersection(*sets))
     if not fits:
         return INCONSISTENT_GROUP_PROTOCOL

@@ -99,7 +99,9 @@ class FollowedGroup:
         if sync_error(self.view, body, call.request.api_version) == NONE:
             self.unsynced.pop(str(body.member_id), None)
             if self.view.state == COMPLETING and body.member_id == self.view.leader:
-                self.assignments.append({str(each.member_id): bytes(each.assignment) for each in body.assignments})
+                self.assignments.append(
+                    {str(assignment.member_id): bytes(assignment.assignment) for assignment in body.assignments}
+                )
 
     def follow(
         self,

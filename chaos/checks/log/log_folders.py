@@ -157,7 +157,7 @@ class Replay:
         )
         if known.begun >= 0 and kind == _ABORT:
             offset = identity.base_offset
-            still_open = [each.begun for each in self.producers.values() if each.begun >= 0]
+            still_open = [producer.begun for producer in self.producers.values() if producer.begun >= 0]
             self.aborted.append(AbortedRow(producer_id, known.begun, offset, min(still_open, default=offset + 1)))
 
 
@@ -361,10 +361,10 @@ def _epoch_contradictions(folder: Mapping[str, bytes], data: Iterable[bytes], lo
     batches = [identity for each in data for identity, _ in batches_of(each) if identity.last_offset >= log_start]
     earliest = log_start
     expected: list[tuple[int, int, int]] = []
-    for each in batches:
-        if not expected or each.epoch > expected[-1][0]:
-            expected.append((each.epoch, earliest, max(each.base_offset, log_start)))
-        earliest = each.last_offset + 1
+    for batch in batches:
+        if not expected or batch.epoch > expected[-1][0]:
+            expected.append((batch.epoch, earliest, max(batch.base_offset, log_start)))
+        earliest = batch.last_offset + 1
     agrees = len(checkpoint) == len(expected) and all(
         epoch == known and low <= start <= high
         for (epoch, start), (known, low, high) in zip(checkpoint, expected, strict=True)

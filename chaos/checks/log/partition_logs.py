@@ -30,9 +30,9 @@ class LogConsistent(Check):
                 self._look(at_us, incarnation, node.broker.node_id, partition)
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
             for topic in event.body.topics:
-                for each in topic.partitions:
-                    written = partitions.by_id.get((topic.topic_id, each.partition)) or partitions.by_name.get(
-                        (topic.topic, each.partition)
+                for batches in topic.partitions:
+                    written = partitions.by_id.get((topic.topic_id, batches.partition)) or partitions.by_name.get(
+                        (topic.topic, batches.partition)
                     )
                     if written is not None:
                         self._look(at_us, incarnation, node.broker.node_id, written)

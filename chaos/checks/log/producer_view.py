@@ -244,7 +244,7 @@ class ProducerView:
         open behind it. None means a first one that no log shows."""
         directory = f"{partition[0]}-{partition[1]}"
         logs = [each for (_, name), each in self.logs.items() if name == directory]
-        newest = max(logs, key=lambda each: each.log.high_watermark, default=None)
+        newest = max(logs, key=lambda log: log.log.high_watermark, default=None)
         if newest is None:
             return [None]
         first_offsets = {producer_id: offset for producer_id, offset in newest.open.items() if offset >= stable_offset}
@@ -327,7 +327,7 @@ class ProducerView:
             return made
         # The cleaner may have removed batches, whose effect stays.
         kept_end = min(known.read_end, end) if log.config.is_compacted else start
-        made.batches = [each for each in known.batches if each.last_offset < kept_end]
+        made.batches = [batch for batch in known.batches if batch.last_offset < kept_end]
         made.read_end, made.known_from, made.idle = kept_end, known.known_from, known.idle
         made.cleaned_end = min(known.cleaned_end, end)
         return made

@@ -254,7 +254,7 @@ class ProducersEqualReplay(ProducerCheck):
             return
         with WatchedDisk.unwatched():
             entries = [tuple(each) for each in log.segments.aborted_between(since, log.log_end_offset)]
-        indexed = [each for each in entries if each[2] >= since]
+        indexed = [entry for entry in entries if entry[2] >= since]
         ended = producers.ended
         wanted = [
             (each.producer_id, each.first_offset, each.marker, each.stable_end)
@@ -278,7 +278,7 @@ def _marker_of(transaction: EndedTransaction) -> int:
 
 
 def last_offset_of(producers: LogProducers, producer_id: int) -> int:
-    return max((each.offset for each in producers.batches if each.producer_id == producer_id), default=-1)
+    return max((batch.offset for batch in producers.batches if batch.producer_id == producer_id), default=-1)
 
 
 def may_differ(producers: LogProducers, is_idle: bool, known: Any, wanted: LoggedProducer) -> bool:
@@ -299,14 +299,14 @@ def may_differ(producers: LogProducers, is_idle: bool, known: Any, wanted: Logge
         return tuple(batches[len(batches) - len(wanted.batches) :]) == wanted.batches
     if is_idle or is_partial:
         return bool(batches) and wanted.batches[-len(batches) :] == tuple(batches)
-    here = [each for each in wanted.batches if each.offset >= log.local_log_start_offset]
+    here = [batch for batch in wanted.batches if batch.offset >= log.local_log_start_offset]
     least = max(len(here), bool(wanted.batches))
     return len(batches) >= least and (not batches or wanted.batches[-len(batches) :] == tuple(batches))
 
 
 def _places(batches: Sequence[LoggedBatch]) -> list[tuple[int, ...]]:
     """Return the sequence numbers and the offsets of batches, without their times."""
-    return [each[:4] for each in batches]
+    return [batch[:4] for batch in batches]
 
 
 PRODUCE = 0
@@ -373,10 +373,10 @@ class SequencesFollow(ProducerCheck):
             if type(effect) is Reply and isinstance(effect.body, ProduceResponse):
                 sent = self._pending.pop(node_id, effect) or {}
                 for topic in effect.body.responses if sent else ():
-                    for each in topic.partitions:
-                        batch = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
-                        if batch is not None and each.error_code == 0:
-                            self._acknowledged(at_us, node, topic, each, batch)
+                    for partition in topic.partitions:
+                        batch = sent.get((topic.topic or bytes(topic.topic_id), partition.partition))
+                        if batch is not None and partition.error_code == 0:
+                            self._acknowledged(at_us, node, topic, partition, batch)
 
     def _is_of(self, node_id: int, producers: LogProducers) -> bool:
         return self.producers.logs.get((node_id, producers.log.directory)) is producers
@@ -441,20 +441,20 @@ class AcksReplicated(Check):
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and isinstance(event.body, ProduceRequest) and event.body.acks == ALL_REPLICAS:
             sent = {
-                (topic.topic or bytes(topic.topic_id), each.partition): count
+                (topic.topic or bytes(topic.topic_id), partition.partition): count
                 for topic in event.body.topics
-                for each in topic.partitions
-                if (count := lone_batch_offsets(each.records)) > 0
+                for partition in topic.partitions
+                if (count := lone_batch_offsets(partition.records)) > 0
             }
             self._pending.add(node_id, event, sent)
         for effect in effects:
             if type(effect) is Reply and isinstance(effect.body, ProduceResponse):
                 counts = self._pending.pop(node_id, effect) or {}
                 for topic in effect.body.responses if counts else ():
-                    for each in topic.partitions:
-                        count = counts.get((topic.topic or bytes(topic.topic_id), each.partition), 0)
-                        if count and each.error_code == 0:
-                            self._judge(at_us, node, topic, each, count)
+                    for partition in topic.partitions:
+                        count = counts.get((topic.topic or bytes(topic.topic_id), partition.partition), 0)
+                        if count and partition.error_code == 0:
+                            self._judge(at_us, node, topic, partition, count)
 
     def _judge(
         self, at_us: int, node: "Node", topic: ProduceTopicResponse, response: ProducePartitionResponse, count: int
@@ -510,10 +510,10 @@ def _wrong_step(producers: LogProducers, known: LoggedProducer | None, batch: Pr
 def _sent_in(body: ProduceRequest) -> Iterator[tuple[tuple[str | bytes, int], _Sent]]:
     """Yield the batches of a request that have a sequence, if each is alone in its partition's part."""
     for topic in body.topics:
-        for each in topic.partitions:
-            batch = lone_batch_in(each.records)
+        for partition in topic.partitions:
+            batch = lone_batch_in(partition.records)
             if batch is not None:
-                yield (topic.topic or bytes(topic.topic_id), each.partition), batch
+                yield (topic.topic or bytes(topic.topic_id), partition.partition), batch
 
 
 def _offset_of(batch: ProducedBatch) -> int:

@@ -123,7 +123,7 @@ def _timestamp_contradictions(log: PartitionLog, segment: StoredSegment) -> Iter
     """Retention, rolls and lookups by time go by what the log knows of a segment's timestamps."""
     at = bisect_left(log.bases, segment.base)
     if segment.batches and at < len(log.bases) and log.bases[at] == segment.base:
-        known, times = log.segments[at], [producing_of(each.data).largest_ms for each in segment.batches]
+        known, times = log.segments[at], [producing_of(batch.data).largest_ms for batch in segment.batches]
         wanted = max(times[0], -1), max(*times, -1), segment.size, segment.next_offset
         in_memory = known.first_timestamp_ms, known.max_timestamp_ms, known.size_bytes, known.next_offset
         if in_memory != wanted:
@@ -208,7 +208,7 @@ class SegmentsKept(SegmentCheck):
                 if log.cleaned_offset > known.cleaned_offset:
                     self._judge_pass(at_us, node, known)
                 clean = bisect_left(log.bases, log.cleaned_offset)
-                known.clean_bytes = sum(each.size_bytes for each in log.segments[:clean])
+                known.clean_bytes = sum(segment.size_bytes for segment in log.segments[:clean])
                 known.cleaned_offset = log.cleaned_offset
 
     def _judge_retention(self, at_us: int, node: "Node", known: FollowedLog, gone: Sequence[int]) -> None:

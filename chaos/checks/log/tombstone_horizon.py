@@ -287,7 +287,7 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMar
     ends = grouped(history.views, lambda row: (row.process, partition_of(row)))
     reset = {(row.process, partition_of(row), row.at_us): row.reason for row in history.resets}
     for (reader, partition), responses in grouped(
-        _responses_with_marker(history), lambda each: (each[1].process, partition_of(each[1]))
+        _responses_with_marker(history), lambda response: (response[1].process, partition_of(response[1]))
     ).items():
         ended_us = sorted({row.at_us for row in ends.get((reader, partition), ())})
         begins_us = -1
@@ -299,7 +299,7 @@ def _lives(history: History) -> Iterator[tuple[str, TopicPartition, list[SentMar
                     SentMarker(
                         at_us, row.fetch_offset, row.tombstone_horizon, reset.get((reader, partition, at_us), "")
                     )
-                    for at_us, row in sorted(responses, key=lambda each: (each[0], each[1].index))
+                    for at_us, row in sorted(responses, key=lambda response: (response[0], response[1].index))
                     if begins_us < at_us <= end_us
                 ],
             )

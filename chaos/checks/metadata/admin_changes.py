@@ -52,7 +52,9 @@ class LostMetadata(Check):
             _follow_change(topics[change.topic], change, history.operation_of[change.process, change.index].invoke_us)
         for read in history.metadata_reads:
             self._read(topics[read.topic], read, history.operation_of[read.process, read.index].complete_us)
-        described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
+        described = [
+            operation for operation in history.operations if operation.f == "final_describe" and operation.type == "ok"
+        ]
         nodes = sorted({each.node: None for each in described if each.node is not None})
         if nodes:
             self.evidence += len(history.changes)
@@ -168,7 +170,7 @@ class TornMetadata(Check):
 
     def end(self, history: History) -> None:
         self._judge_publications()
-        self.evidence += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
+        self.evidence += sum(operation.f in ("metadata_read", "final_describe") for operation in history.operations)
         responses = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
         for rows in responses.values():
             self._judge_response(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)

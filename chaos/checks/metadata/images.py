@@ -261,16 +261,16 @@ class ImagesFollowRecords(TransactionCheck):
         if self._replayed is None:
             return
         super().committed(at_us, member, batches)
-        for each in self.quorum.nodes:
-            self._compare(at_us, each)
+        for node in self.quorum.nodes:
+            self._compare(at_us, node)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._touched:
             self._compare(at_us, self.quorum.nodes[node.broker.node_id])
 
     def end(self, history: History) -> None:
-        for each in self.quorum.nodes:
-            self._compare(history.end_us, each)
+        for node in self.quorum.nodes:
+            self._compare(history.end_us, node)
 
     def _compare(self, at_us: int, member: Member) -> None:
         """Compare what changed, if the node's image ends where the records do."""
@@ -354,7 +354,9 @@ class _Snapshot:
 def _is_damaged(disk: object, path: str) -> bool:
     """Return whether a fault has flipped a bit of the file, perhaps while it had an earlier name."""
     stem = path.removesuffix(".checkpoint")
-    return any(each in (path, f"{path}.part", f"{stem}-made.checkpoint.part") for each in damaged_paths(disk))
+    return any(
+        damaged_path in (path, f"{path}.part", f"{stem}-made.checkpoint.part") for damaged_path in damaged_paths(disk)
+    )
 
 
 class SnapshotsAreWhole(TransactionCheck):

@@ -69,26 +69,27 @@ class NonmonotonicMetadataEpoch(Check):
         left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
         joined = grouped((row for row in history.memberships if row.event == "joined"), lambda row: row.process)
         known: dict[tuple[str, int], int] = {}
-        for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
-            if not each.accepted:
+        for epoch in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
+            if not epoch.accepted:
                 continue
             self.evidence += 1
             # Metadata that the client requested before it left, or in that microsecond, belongs to its earlier life,
             # even if the response came later.
-            operation = history.operation_of.get((each.process, each.index))
-            from_us = each.at_us if operation is None else operation.invoke_us
-            ends_us = [row.at_us for row in left.get(each.process, ()) if row.at_us < from_us]
+            operation = history.operation_of.get((epoch.process, epoch.index))
+            from_us = epoch.at_us if operation is None else operation.invoke_us
+            ends_us = [row.at_us for row in left.get(epoch.process, ()) if row.at_us < from_us]
             # Physical: a client that leaves still reads metadata, and nothing shows when the next one takes its place.
-            if ends_us and not any(ends_us[-1] < row.at_us <= each.at_us for row in joined.get(each.process, ())):
+            if ends_us and not any(ends_us[-1] < row.at_us <= epoch.at_us for row in joined.get(epoch.process, ())):
                 continue
             life = len(ends_us)
-            newest = known.get((each.process, life), each.metadata_epoch)
-            if each.metadata_epoch < newest:
+            newest = known.get((epoch.process, life), epoch.metadata_epoch)
+            if epoch.metadata_epoch < newest:
                 self.violated(
-                    each.at_us,
-                    f"{each.process} had metadata epoch {newest} and took {each.metadata_epoch} from node {each.node}",
+                    epoch.at_us,
+                    f"{epoch.process} had metadata epoch {newest} and took {epoch.metadata_epoch} "
+                    f"from node {epoch.node}",
                 )
-            known[each.process, life] = max(newest, each.metadata_epoch)
+            known[epoch.process, life] = max(newest, epoch.metadata_epoch)
 
 
 Content: TypeAlias = tuple[object, ...]
@@ -180,7 +181,7 @@ class NoFetchBeforeEpoch(Check):
         if not owed:
             return
         fetches = history.with_operations(history.positions, "fetch")
-        fetched = grouped(fetches, lambda each: (each[0].process, partition_of(each[0])))
+        fetched = grouped(fetches, lambda fetch: (fetch[0].process, partition_of(fetch[0])))
         accepted = grouped((row for row in history.metadata_epochs if row.accepted), lambda row: row.process)
         left = grouped((row for row in history.memberships if row.event == "left"), lambda row: row.process)
         for row in sorted(owed, key=lambda row: row.process):

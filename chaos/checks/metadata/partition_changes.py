@@ -162,7 +162,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
             self._names[fields.take(16)] = name
         elif api_key == REMOVE_TOPIC:
             topic_id = fields.take(16)
-            for key in [each for each in self._partitions if each[0] == topic_id]:
+            for key in [partition for partition in self._partitions if partition[0] == topic_id]:
                 del self._partitions[key]
         elif api_key == REGISTER:
             self._register(unit, fields)

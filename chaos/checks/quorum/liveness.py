@@ -61,9 +61,9 @@ class StableLeadership(QuorumCheck):
         if since_us > from_us or fault_times.node_since(leader, from_us):
             return False
         with_it = [
-            each.node_id
-            for each in self.quorum.nodes
-            if each.is_voter and (each.node_id == leader or self._calm(leader, each.node_id, from_us))
+            node.node_id
+            for node in self.quorum.nodes
+            if node.is_voter and (node.node_id == leader or self._calm(leader, node.node_id, from_us))
         ]
         return len(with_it) >= self.quorum.majority
 
@@ -144,7 +144,7 @@ class LeaderKeepsMajority(VoterCheck):
             return
         if event.api_key == ApiKey.FETCH and not is_fetch_of_metadata(body):
             return
-        if any(int(each.current_leader_epoch) == member.seen.epoch for each in body.topics[0].partitions):
+        if any(int(partition.current_leader_epoch) == member.seen.epoch for partition in body.topics[0].partitions):
             self._contacts[member.node_id][sender] = at_us
 
     def judge(self, at_us: int, member: Member, config: Any) -> None:
@@ -203,8 +203,9 @@ class VotesSought(VoterCheck):
             type(event) is Request and event.api_key == ApiKey.BEGIN_QUORUM_EPOCH
         )
         if is_contact or any(
-            (type(each) is Send and each.api_key == ApiKey.VOTE) or (type(each) is Note and each.what == "voted")
-            for each in effects
+            (type(effect) is Send and effect.api_key == ApiKey.VOTE)
+            or (type(effect) is Note and effect.what == "voted")
+            for effect in effects
         ):
             self._since_us[node.broker.node_id] = at_us
 
@@ -415,7 +416,7 @@ class SessionKept(Check):
         controller = node.broker.node_id
         self._activated_us[controller] = at_us
         self._session_us[controller] = node.broker.config.broker_session_timeout_ms * 1000
-        self._wants_to_go = {each for each in self._wants_to_go if each[0] != controller}
+        self._wants_to_go = {want for want in self._wants_to_go if want[0] != controller}
 
     def _forget(self, controller: int) -> None:
         """KIP-631: sessions are in the memory of the process. After its start a controller has had no heartbeat."""

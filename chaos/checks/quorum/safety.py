@@ -242,7 +242,7 @@ class MajorityHighWatermark(QuorumCheck):
         committed = after.high_watermark
         if not after.leads or committed <= before.high_watermark or committed <= self.quorum.committed_end:
             return
-        holders = [each.node_id for each in self.quorum.nodes if each.is_voter and each.seen.synced >= committed]
+        holders = [node.node_id for node in self.quorum.nodes if node.is_voter and node.seen.synced >= committed]
         if len(holders) < self.quorum.majority:
             self.violated(
                 at_us,

@@ -335,7 +335,7 @@ class DivergenceCut(QuorumCheck):
         if member.replica is None:
             return
         self.evidence += 1
-        if any(_is_cut(each) for each in effects):
+        if any(_is_cut(effect) for effect in effects):
             self._judge(at_us, node, member, diverging)
         seen = member.seen
         state = (seen.epoch, seen.leader_id, seen.end_offset)
@@ -352,11 +352,13 @@ class DivergenceCut(QuorumCheck):
         """Judge a log that was cut in this event, by its batches before the event."""
         end, epoch = diverging
         start, now = member.seen.start_offset, node.broker.quorum_node.log.log.log_end_offset
-        own_end = next((each.base_offset for each in member.batches.values() if each.epoch > epoch), None)
+        own_end = next((batch.base_offset for batch in member.batches.values() if batch.epoch > epoch), None)
         own_end = max(start, member.seen.end_offset if own_end is None else own_end)
-        has_epoch = any(each.epoch == epoch for each in member.batches.values() if each.base_offset >= start)
+        has_epoch = any(batch.epoch == epoch for batch in member.batches.values() if batch.base_offset >= start)
         kept = own_end if not has_epoch else min(own_end, end)
-        inside = next((each for each in member.batches.values() if each.base_offset < kept <= each.last_offset), None)
+        inside = next(
+            (batch for batch in member.batches.values() if batch.base_offset < kept <= batch.last_offset), None
+        )
         kept = kept if inside is None else inside.base_offset  # A batch is kept or cut as a whole.
         if not min(kept, end) <= now <= kept:
             self.violated(

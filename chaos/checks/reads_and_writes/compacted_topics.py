@@ -100,7 +100,9 @@ def _found(span: SpanRow, outcome: str, in_transaction: bool, read: dict[Value, 
 @computed_once
 def by_key(history: History) -> dict[tuple[TopicPartition, str], list[KeyedWrite]]:
     """Return the writes of each key, in the order of their offsets."""
-    by_key_of_partition = grouped(keyed_writes(history).values(), lambda each: (partition_of(each.row), each.row.key))
+    by_key_of_partition = grouped(
+        keyed_writes(history).values(), lambda write: (partition_of(write.row), write.row.key)
+    )
     for writes in by_key_of_partition.values():
         writes.sort(key=lambda each: each.offset)
     return by_key_of_partition
@@ -112,15 +114,15 @@ def missable(history: History) -> dict[Value, int]:
     a tombstone past its time, or always if it was not committed. One that must be there to the end is not in the
     result."""
     missable_us: dict[Value, int] = {}
-    last_us = max((each.complete_us for each in history.operations), default=0)
+    last_us = max((operation.complete_us for operation in history.operations), default=0)
     for (partition, _), writes in by_key(history).items():
         newer_us = NEVER_US
-        for each in reversed(writes):
-            since_us = min(newer_us, each.removable_us) if each.fate == "ok" else 0
+        for write in reversed(writes):
+            since_us = min(newer_us, write.removable_us) if write.fate == "ok" else 0
             if since_us <= last_us:
-                missable_us[partition, each.row.process, each.row.sequence] = since_us
-            if each.fate != "fail":
-                newer_us = min(newer_us, each.effective_us)
+                missable_us[partition, write.row.process, write.row.sequence] = since_us
+            if write.fate != "fail":
+                newer_us = min(newer_us, write.effective_us)
     return missable_us
 
 
@@ -210,7 +212,7 @@ def missable_offsets(history: History) -> dict[TopicPartition, dict[int, int]]:
 
 def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
     """Return the last of a key's writes that took effect below this position."""
-    below = writes[: bisect_right(writes, position - 1, key=lambda each: each.offset)]
+    below = writes[: bisect_right(writes, position - 1, key=lambda write: write.offset)]
     return next((each for each in reversed(below) if each.fate == "ok"), None)
 
 
@@ -268,11 +270,11 @@ def _named(write: KeyedWrite) -> str:
 def _may_be_superseded(writes: list[KeyedWrite], head: ViewRow, at_end: bool) -> bool:
     """X-11: a cleaner removes a superseded record, also if this reader has not reached the newer one."""
     return any(
-        each.fate != "fail"
-        and each.from_us <= head.at_us
-        and each.offset >= head.position
-        and not (at_end and each.offset == UNKNOWN_OFFSET)
-        for each in writes
+        write.fate != "fail"
+        and write.from_us <= head.at_us
+        and write.offset >= head.position
+        and not (at_end and write.offset == UNKNOWN_OFFSET)
+        for write in writes
     )
 
 
@@ -280,10 +282,10 @@ def _is_hidden(writes: list[KeyedWrite], newest: KeyedWrite, head: ViewRow) -> b
     """A tombstone may have taken effect for this reader. Physical: no response said whether it was committed. Kafka:
     read_uncommitted shows tombstones of transactions that are aborted, too."""
     return any(
-        each.row.is_tombstone
-        and each.offset > newest.offset
-        and (each.fate == "info" or (each.fate == "fail" and head.isolation == 0))
-        for each in writes
+        write.row.is_tombstone
+        and write.offset > newest.offset
+        and (write.fate == "info" or (write.fate == "fail" and head.isolation == 0))
+        for write in writes
     )
 
 

@@ -210,7 +210,7 @@ class Duplicate(Check):
     def end(self, history: History) -> None:
         first_offsets: dict[tuple[ValueKey, int], int] = {}
         twice: dict[tuple[ValueKey, int], dict[int, int]] = {}
-        placed = [each for each in history.runs if each.producer_id >= 0 and each.valid and each.writer]
+        placed = [run for run in history.runs if run.producer_id >= 0 and run.valid and run.writer]
         placed = [each for each in placed if is_placed(each, history)]
         for span in placed:
             self.evidence += span.kind == "read"

@@ -158,13 +158,14 @@ class ReplicasConverge(ReplicaCheck):
         return all(map(self._is_settled, self.replicas.partitions.values()))
 
     def overdue(self, at_us: int, after_us: int) -> None:
-        for each in self.replicas.partitions.values():
-            if not self._is_settled(each):
-                held = {copy.node_id: copy.held.end_offset for copy in each.copies.values()}
+        for partition in self.replicas.partitions.values():
+            if not self._is_settled(partition):
+                held = {copy.node_id: copy.held.end_offset for copy in partition.copies.values()}
                 self.violated(
                     at_us,
-                    f"{each.name}: {after_us // 1_000_000} s after all was healed leader {each.state.leader} has "
-                    f"in-sync replicas {each.state.isr} of {each.state.replicas}, whose logs end at {held}",
+                    f"{partition.name}: {after_us // 1_000_000} s after all was healed leader {partition.state.leader} "
+                    f"has in-sync replicas {partition.state.isr} of {partition.state.replicas},"
+                    f" whose logs end at {held}",
                 )
 
     def _is_settled(self, partition: Replicated) -> bool:
@@ -357,7 +358,7 @@ class HighWatermarkByRequests(ReplicaCheck):
                 f"{state.log_end_offset}, whose accepted request fetches from {counted.offset} (F-22)",
             )
         # One that has requested nothing joins nothing.
-        offsets = [known[each].offset for each in partition.state.replicas if each in known]
+        offsets = [known[replica].offset for replica in partition.state.replicas if replica in known]
         least = min(_counted_end(led.log, led.log.log_end_offset), *offsets)
         if led.log.high_watermark >= least:
             return
@@ -693,7 +694,7 @@ class NoAckedLost(ReplicaCheck):
                 f"but only what is below {partition.committed_end} is committed",
             )
             return
-        holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
+        holders = [copy.node_id for copy in partition.copies.values() if copy.held.end_offset > batch.last_offset]
         eligible = partition.eligible
         tainted = (each for each in eligible.tainted if eligible.had(each, batch.last_offset + 1))
         counted = dict.fromkeys((*holders, *tainted))
@@ -710,8 +711,8 @@ class NoAckedLost(ReplicaCheck):
             partition = self.replicas.partitions.get(key)
             if partition is None or partition.losses != losses:
                 continue  # The topic was deleted; or E-7: no replica had kept the records, and a leader had lost them.
-            for leader in (each for each in partition.copies.values() if each.leads):
-                lost = [each for each in offsets if each >= leader.held.end_offset]
+            for leader in (copy for copy in partition.copies.values() if copy.leads):
+                lost = [offset for offset in offsets if offset >= leader.held.end_offset]
                 if lost and leader.held.leader_epoch == partition.leader_epoch:
                     self.violated(
                         history.end_us,

@@ -174,7 +174,7 @@ def _offsets(node: "Node", body: Any) -> Iterator[tuple[PartitionKey, int]]:
 def _results(node: "Node", body: Any) -> Iterator[tuple[Partition, Any]]:
     """Yield the partitions of a request or a response that the node leads."""
     for topic in () if body is None else body.topics:
-        for each in topic.partitions:
-            led = node.broker.partitions.by_name.get((topic.name, int(each.partition_index)))
+        for partition in topic.partitions:
+            led = node.broker.partitions.by_name.get((topic.name, int(partition.partition_index)))
             if led is not None and led.followed_leader is None:
-                yield led, each
+                yield led, partition

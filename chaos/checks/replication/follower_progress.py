@@ -337,8 +337,8 @@ def _in_sync(node: "Node", led: Partition) -> tuple[int, ...]:
 def altered(body: Any) -> Iterator[tuple[bytes, Any]]:
     """Yield the partitions of an AlterPartition request or response, each with its topic's ID."""
     for topic in body.topics:
-        for each in topic.partitions:
-            yield topic.topic_id.bytes, each
+        for partition in topic.partitions:
+            yield topic.topic_id.bytes, partition
 
 
 def refused_partitions(request: Request, effects: Sequence[Effect]) -> set[PartitionName] | None:

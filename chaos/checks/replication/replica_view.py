@@ -137,9 +137,9 @@ class Replicated:
         if self.compacted is not None:
             stable_end = self.compacted.stable_end(self.committed_end)
             ends = [
-                min(each.log.bases[-1], each.log.high_watermark, stable_end)
-                for each in self.copies.values()
-                if each.log is not None and each.log.bases
+                min(copy.log.bases[-1], copy.log.high_watermark, stable_end)
+                for copy in self.copies.values()
+                if copy.log is not None and copy.log.bases
             ]
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
@@ -234,12 +234,12 @@ class ReplicaView:
     def unreadable(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield the partitions whose oldest records may be out of reach now (E-7), each with the start of its local
         log."""
-        for each in self.partitions.values():
-            leader = each.copies.get(each.state.leader) if self.tier_excused(each) else None
+        for partition in self.partitions.values():
+            leader = partition.copies.get(partition.state.leader) if self.tier_excused(partition) else None
             if leader is None or leader.log is None:
                 continue
             if leader.log.log_start_offset < leader.held.start_offset:
-                topic, _, index = each.name.rpartition("-")
+                topic, _, index = partition.name.rpartition("-")
                 yield (topic, int(index)), leader.held.start_offset
 
     def _is_excused(self, topic: str, name: str) -> bool:
@@ -247,7 +247,7 @@ class ReplicaView:
         lost = [index for of_topic, index in self.excused if of_topic == topic]
         if not lost:
             return False
-        count = sum(each.name.rpartition("-")[0] == topic for each in self.partitions.values())
+        count = sum(partition.name.rpartition("-")[0] == topic for partition in self.partitions.values())
         return offsets_partition(name, count) in lost
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:

@@ -329,7 +329,9 @@ _MAY_TIME_OUT = frozenset({ApiKey.PRODUCE, ApiKey.DELETE_RECORDS})
 def _has_timed_out(body: Any) -> bool:
     """Return whether any partition of the response has REQUEST_TIMED_OUT."""
     topics: Any = getattr(body, "responses", ()) or getattr(body, "topics", ())
-    return any(int(each.error_code) == ErrorCode.request_timed_out for topic in topics for each in topic.partitions)
+    return any(
+        int(partition.error_code) == ErrorCode.request_timed_out for topic in topics for partition in topic.partitions
+    )
 
 
 def _lost_role(node: "Node", request: Request) -> str:
@@ -341,8 +343,8 @@ def _lost_role(node: "Node", request: Request) -> str:
         return "" if node.broker.quorum.is_leader else "the controller"
     if key == ApiKey.PRODUCE and body.acks == -1:
         names = node.broker.loader.image.topic_names
-        named = [(each.topic or names.get(each.topic_id, ""), each.partitions) for each in body.topics]
-        led = (_leads(node, topic, each.partition) for topic, partitions in named for each in partitions)
+        named = [(topic.topic or names.get(topic.topic_id, ""), topic.partitions) for topic in body.topics]
+        led = (_leads(node, topic, partition.partition) for topic, partitions in named for partition in partitions)
         return "" if any(led) else "the leader of its partitions"
     groups = _groups_of(body) if key == ApiKey.OFFSET_FETCH else [body.group_id] if key in OF_GROUP else []
     if groups:
@@ -354,7 +356,7 @@ def _lost_role(node: "Node", request: Request) -> str:
 
 def _groups_of(body: Any) -> list[str]:
     """Return the groups of an OffsetFetch. The draft's versions have one."""
-    return [str(each.group_id) for each in body.groups] if hasattr(body, "groups") else [str(body.group_id)]
+    return [str(group.group_id) for group in body.groups] if hasattr(body, "groups") else [str(body.group_id)]
 
 
 def _is_behind(node: "Node", body: Any) -> bool:
@@ -427,11 +429,11 @@ class ControllerCheck(QuorumCheck):
             if not member.leads or self._leads_since_us[leader] > from_us or times.node_since(leader, from_us):
                 continue
             calm = sum(
-                each.is_voter
-                and each.node_id != without
-                and not times.node_since(each.node_id, from_us)
-                and not times.between_since(leader, each.node_id, from_us)
-                for each in self.quorum.nodes
+                node.is_voter
+                and node.node_id != without
+                and not times.node_since(node.node_id, from_us)
+                and not times.between_since(leader, node.node_id, from_us)
+                for node in self.quorum.nodes
             )
             # Physical: without a majority the controller commits nothing.
             if calm >= self.quorum.majority:
@@ -495,7 +497,7 @@ class SilentFenced(ControllerCheck):
     def _unfenced(self, member: Member) -> list[BrokerImage]:
         """Return the brokers other than the controller's own, which sends its heartbeats inside its process."""
         brokers = member.replica.loader.image.brokers.values()
-        return [each for each in brokers if not each.fenced and each.broker_id != member.node_id]
+        return [broker for broker in brokers if not broker.fenced and broker.broker_id != member.node_id]
 
     def _overdue(self, at_us: int, member: Member, broker: int, last_us: int) -> None:
         if self.controller_since(at_us - self.context.settings.session_us, without=broker) is member:
@@ -631,7 +633,7 @@ class LedInTime(ControllerCheck):
         """when each partition was first found without its leader, though a replica can be elected"""
 
     def look(self, at_us: int) -> None:
-        controller = next((each for each in self.quorum.nodes if each.leads), None)
+        controller = next((node for node in self.quorum.nodes if node.leads), None)
         if controller is None:
             return
         image = controller.replica.loader.image
@@ -652,7 +654,7 @@ class LedInTime(ControllerCheck):
             )
 
     def _leaderless(self, image: MetadataImage) -> list[tuple[str, int]]:
-        live = {each.broker_id for each in image.brokers.values() if not each.fenced}
+        live = {broker.broker_id for broker in image.brokers.values() if not broker.fenced}
         leaderless = []
         for name, topic in image.topics.items():
             for index, partition in enumerate(topic.partitions):

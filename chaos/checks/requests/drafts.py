@@ -296,8 +296,11 @@ def _wrong(body: ApiVersionsResponse, version: int, keeps_metadata_epoch: bool) 
         elif each.api_key == ONLY_DRAFTS:
             wrong.append(f"API {each.api_key}, which has drafts only")
     if version >= FEATURES_SINCE:
-        names, taken = [str(each.name) for each in body.supported_features], {each.api_key for each in body.api_keys}
-        finalized = {str(each.name): int(each.max_version_level) for each in body.finalized_features}
+        names, taken = (
+            [str(feature.name) for feature in body.supported_features],
+            {each.api_key for each in body.api_keys},
+        )
+        finalized = {str(feature.name): int(feature.max_version_level) for feature in body.finalized_features}
         for draft, api_key in {**EVERYWHERE, **(OF_METADATA_EPOCH if keeps_metadata_epoch else {})}.items():
             found = sum(name.endswith(f".{draft}") for name in names)
             if found > 1 or (found == 0 and api_key in taken):

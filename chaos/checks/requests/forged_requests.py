@@ -83,4 +83,4 @@ def has_error(body: Any) -> bool:
         return any(has_error(each) for each in body)
     if not is_dataclass(body):
         return False
-    return bool(getattr(body, "error_code", 0)) or any(has_error(getattr(body, each.name)) for each in fields(body))
+    return bool(getattr(body, "error_code", 0)) or any(has_error(getattr(body, field_.name)) for field_ in fields(body))

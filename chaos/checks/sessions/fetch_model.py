@@ -274,7 +274,13 @@ def partitions_of(version: int, topics: Iterable[Any]) -> list[tuple[PartitionNa
     """
     by_id = version >= FIRST_WITH_TOPIC_IDS and version not in FIRST_REVISIONS
     return [
-        ((topic.topic_id if by_id else topic.topic, each if isinstance(each, int) else each.partition), each)
+        (
+            (
+                topic.topic_id if by_id else topic.topic,
+                partition if isinstance(partition, int) else partition.partition,
+            ),
+            partition,
+        )
         for topic in topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]

@@ -102,8 +102,8 @@ class PartitionsSent(FetchCheck):
                 wanted = fetch.request.partitions.get(name)
                 if wanted is not None:
                     self.evidence += 1
-                    for each in self._states(fetch, name, wanted, data):
-                        wrong.append(f"{named(name)} {each}")  # noqa: PERF401
+                    for state in self._states(fetch, name, wanted, data):
+                        wrong.append(f"{named(name)} {state}")  # noqa: PERF401
             wrong += self._leaders(fetch)
         for explanation in wrong:
             who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
@@ -113,10 +113,12 @@ class PartitionsSent(FetchCheck):
     def _names(fetch: CompletedFetch) -> Iterator[str]:
         """Yield what is wrong with the list of partitions."""
         body = None if fetch.reply is None else fetch.reply.body
-        if isinstance(body, FetchResponse) and sum(len(each.partitions) for each in body.responses) > len(fetch.data):
+        if isinstance(body, FetchResponse) and sum(len(response.partitions) for response in body.responses) > len(
+            fetch.data
+        ):
             yield "a partition is in it twice"
         if not fetch.request.incremental and len(fetch.data) < len(fetch.request.partitions):
-            missing = next(each for each in fetch.request.partitions if each not in fetch.data)
+            missing = next(partition for partition in fetch.request.partitions if partition not in fetch.data)
             yield f"{named(missing)} is missing in a full response"
 
     @staticmethod
@@ -137,13 +139,14 @@ class PartitionsSent(FetchCheck):
             sent = data.current_leader and (data.current_leader.leader_id, data.current_leader.leader_epoch)
             if known is not None and sent != known:
                 yield f"{named(name)} has (leader, epoch) {sent}, and the node knows {known} (KIP-951)"
-        for each in reply.body.node_endpoints:
-            broker = brokers.get(each.node_id)
+        for endpoint in reply.body.node_endpoints:
+            broker = brokers.get(endpoint.node_id)
             known_at = () if broker is None else [(host, port) for _, host, port in broker.endpoints]
-            if each.node_id not in leaders or (each.host, each.port) not in known_at:
-                yield f"node {each.node_id} is said to be at {each.host}:{each.port}, and is at {known_at} (KIP-951)"
-        at = [each.node_id for each in reply.body.node_endpoints]
-        if len(at) != len(dict.fromkeys(at)) or any(each not in at for each in leaders if each in brokers):
+            if endpoint.node_id not in leaders or (endpoint.host, endpoint.port) not in known_at:
+                said = f"{endpoint.host}:{endpoint.port}"
+                yield f"node {endpoint.node_id} is said to be at {said}, and is at {known_at} (KIP-951)"
+        at = [endpoint.node_id for endpoint in reply.body.node_endpoints]
+        if len(at) != len(dict.fromkeys(at)) or any(leader not in at for leader in leaders if leader in brokers):
             yield f"it has the addresses of {at}, and names the leaders {list(leaders)} (KIP-951)"
 
     @staticmethod
@@ -327,8 +330,8 @@ class SessionCacheExact(FetchCheck):
         for name in request.partitions if kept.responses % COMPARED_AT_ONCE == 0 else touched:
             wanted, cached = request.partitions.get(name), session.partitions.get(name)
             if wanted is not None and cached is not None:
-                for each in _differences(wanted, cached, fetch.data.get(name)):
-                    wrong.append(f"{named(name)}: {each}")  # noqa: PERF401
+                for difference in _differences(wanted, cached, fetch.data.get(name)):
+                    wrong.append(f"{named(name)}: {difference}")  # noqa: PERF401
             elif (wanted is None) != (cached is None):
                 wrong.append(f"{named(name)} is {'missing' if cached is None else 'cached, and no request named it'}")
         for explanation in wrong:

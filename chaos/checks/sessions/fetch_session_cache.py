@@ -242,7 +242,7 @@ def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int
 
 
 def _held(sessions: Mapping[int, _Session]) -> int:
-    return sum(len(each.held) for each in sessions.values())
+    return sum(len(session.held) for session in sessions.values())
 
 
 def _denies(fetch: _PendingFetch, response: FetchResponse) -> bool:
@@ -253,12 +253,12 @@ def _denies(fetch: _PendingFetch, response: FetchResponse) -> bool:
 def _is_refused(request: Request, effects: Sequence[Effect]) -> bool:
     """Return whether the request gets a top-level error at once, or its connection is closed instead. Then it changes
     nothing in its session (F-10)."""
-    for each in effects:
-        if type(each) is Reply:
-            is_own = each.connection == request.connection and each.correlation_id == request.correlation_id
-            if is_own and isinstance(each.body, FetchResponse) and each.body.error_code != 0:
+    for effect in effects:
+        if type(effect) is Reply:
+            is_own = effect.connection == request.connection and effect.correlation_id == request.correlation_id
+            if is_own and isinstance(effect.body, FetchResponse) and effect.body.error_code != 0:
                 return True
-        elif type(each) is Close and each.connection == request.connection:
+        elif type(effect) is Close and effect.connection == request.connection:
             return True
     return False
 

@@ -181,7 +181,7 @@ def leave_group_request(*members: MemberIdentity) -> LeaveGroupRequest:
 
 def leave_group_response(*errors: ErrorCode) -> LeaveGroupResponse:
     """Return a response with the error of each member that was to leave."""
-    members = tuple(MemberResponse(member_id="", group_instance_id=None, error_code=each) for each in errors)
+    members = tuple(MemberResponse(member_id="", group_instance_id=None, error_code=error) for error in errors)
     return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, members=members)
 
 
@@ -349,8 +349,8 @@ def add_partitions_to_txn_request(*indexes: int) -> AddPartitionsToTxnRequest:
 def add_partitions_to_txn_response(*indexes: int, error: int = ErrorCode.none) -> AddPartitionsToTxnResponse:
     """Return a response with the same error for each of these partitions of topic t."""
     results = tuple(
-        AddPartitionsToTxnPartitionResult(partition_index=i32(each), partition_error_code=ErrorCode(error))
-        for each in indexes
+        AddPartitionsToTxnPartitionResult(partition_index=i32(index), partition_error_code=ErrorCode(error))
+        for index in indexes
     )
     of_topic = AddPartitionsToTxnTopicResult(name=TOPIC, results_by_partition=results)
     of_transaction = AddPartitionsToTxnResult(

@@ -278,20 +278,20 @@ def _followers(ids: Sequence[int], leader_epoch: int) -> Followers | None:
 def node_partitions(*partitions: Partition) -> Partitions:
     """Return the node's partitions: those that it leads, and those that it follows."""
     registered = Partitions()
-    for each in partitions:
-        if each.followed_leader is None:
-            registered.add(each)
+    for partition in partitions:
+        if partition.followed_leader is None:
+            registered.add(partition)
         else:
-            registered.followed[each.topic_id, each.index] = each
+            registered.followed[partition.topic_id, partition.index] = partition
     return registered
 
 
 def image_of(*topics: TopicImage, brokers: Iterable[BrokerImage] = (), **fields: Any) -> MetadataImage:
     """Return an image with these topics and brokers."""
     return MetadataImage(
-        topics={each.name: each for each in topics},
-        topic_names={each.topic_id: each.name for each in topics},
-        brokers={each.broker_id: each for each in brokers},
+        topics={topic.name: topic for topic in topics},
+        topic_names={topic.topic_id: topic.name for topic in topics},
+        brokers={broker.broker_id: broker for broker in brokers},
         **fields,
     )
 

@@ -58,4 +58,4 @@ def test_check_keeps_its_earliest_violations() -> None:
     check = NonmonotonicMetadataEpoch(check_context())
     for at_us in (*range(MAX_VIOLATIONS, 0, -1), MAX_VIOLATIONS + 1):
         check.violated(at_us, "")
-    assert [each.at_us for each in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]
+    assert [violation.at_us for violation in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]

@@ -46,7 +46,7 @@ def test_unknown_outcome_or_revision_is_refused(point: str, words: str) -> None:
 
 def test_every_guarantee_has_a_check_in_the_simulator() -> None:
     of_targets = names_seen_from(SeenFrom.RUNNER)
-    assert set(GUARANTEES) - set(of_targets) == {each.guarantee for each in check_kinds()}
+    assert set(GUARANTEES) - set(of_targets) == {kind.guarantee for kind in check_kinds()}
 
 
 def test_of_an_external_broker_only_what_clients_see_is_promised() -> None:
@@ -57,12 +57,12 @@ def test_of_an_external_broker_only_what_clients_see_is_promised() -> None:
 
 def test_without_metadata_epoch_only_stored_epochs_are_not_judged() -> None:
     scenario = loader.find("epoch-switched-off")
-    assert [each for each in GUARANTEES if not is_judged(scenario, each)] == ["commit-regression"]
+    assert [guarantee for guarantee in GUARANTEES if not is_judged(scenario, guarantee)] == ["commit-regression"]
 
 
 def test_with_damaged_bytes_only_promised_and_unconditional_guarantees_are_judged() -> None:
     scenario = loader.find("damaged-bytes")
-    assert {each for each in GUARANTEES if is_judged(scenario, each)} == {
+    assert {guarantee for guarantee in GUARANTEES if is_judged(scenario, guarantee)} == {
         "quorum-converges",
         "corrupt-value",
         "responses-after-heal",
@@ -90,7 +90,7 @@ def test_guarantees_of_metadata_epochs_need_client_with_them() -> None:
     for scenario in loader.load_all():
         load = scenario.load
         if of_epochs & set(scenario.guarantees):
-            assert load.mirror is not None or any(each.metadata_epoch for each in load.groups), scenario.name
+            assert load.mirror is not None or any(group.metadata_epoch for group in load.groups), scenario.name
 
 
 ALL = {each.name: each for each in load_all()}
@@ -102,8 +102,8 @@ MAY_BE_ABSENT = {"memberships", "metadata_epochs", "commits"}
 def test_producers_that_keep_metadata_epochs_leave_them() -> None:
     load = ALL["19-stale-broker"].load
     alone = replace(load, groups=(), admins=())
-    assert any(each.metadata_epoch for each in alone.producers) == ("metadata_epochs" in tables_left(alone))
-    kept = replace(alone, producers=tuple(replace(each, metadata_epoch=True) for each in alone.producers))
+    assert any(producer.metadata_epoch for producer in alone.producers) == ("metadata_epochs" in tables_left(alone))
+    kept = replace(alone, producers=tuple(replace(producer, metadata_epoch=True) for producer in alone.producers))
     assert "metadata_epochs" in tables_left(kept)
 
 

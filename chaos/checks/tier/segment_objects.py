@@ -209,7 +209,7 @@ class KeptUntilStored(Check):
             if key.startswith(f"{name}-"):
                 copy, _, kind = key.rpartition(".")
                 copies.setdefault(copy, {})[kind] = data
-        return sorted(_offsets(each["log"]) for each in copies.values() if all(kind in each for kind in NEEDED))
+        return sorted(_offsets(copy["log"]) for copy in copies.values() if all(kind in copy for kind in NEEDED))
 
 
 def _reached(copies: Sequence[tuple[int, int]], start: int) -> int:
@@ -333,7 +333,7 @@ class NewerUploadCounts(Check):
                             f"{segment.end_offset + 1} (copy {uuid_text(segment.segment_id)}) was uploaded in leader "
                             f"epoch {segment.uploader_epoch}, and listed after an upload of epoch {newest} was known",
                         )
-            settled = (each for each in others if each.state.name != BEGUN)
+            settled = (other for other in others if other.state.name != BEGUN)
             self._settled.update(each.segment_id for each in (*listed, *settled))
             self._newest[place] = max(newest, *(each.uploader_epoch for each in (*listed, *others)), -1)
 

@@ -284,7 +284,7 @@ class RemoteSegmentStates(Check):
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        self._calls = [each for each in effects if type(each) is StoreCall]
+        self._calls = [effect for effect in effects if type(effect) is StoreCall]
         if self._calls:
             self.context.replicas.after_event(node, self._judge_calls)
 
@@ -348,7 +348,7 @@ def differences(record: RemoteRecord, objects: Mapping[str, bytes]) -> Sequence[
     if missing:
         return [f"its {', '.join(missing)} are not stored"]
     segment = segment_of(record.start_offset, objects["log"])
-    largest = max((producing_of(each.data).largest_ms for each in segment.batches), default=-1)
+    largest = max((producing_of(batch.data).largest_ms for batch in segment.batches), default=-1)
     wanted = len(objects["log"]), segment.whole, record.end_offset + 1, largest
     recorded = record.size_bytes, record.size_bytes, segment.next_offset, record.max_timestamp_ms
     wrong = []
@@ -366,8 +366,8 @@ def _epoch_differences(record: RemoteRecord, segment: StoredSegment) -> list[str
     """An epoch begins where its first batch is. If the log begins inside the segment, the first one counts for all
     that is before."""
     changes: dict[int, int] = {}
-    for each in segment.batches:
-        changes.setdefault(each.identity.epoch, each.identity.base_offset)
+    for batch in segment.batches:
+        changes.setdefault(batch.identity.epoch, batch.identity.base_offset)
     epochs = dict(record.leader_epochs)
     is_known = epochs.items() <= {**changes, record.leader_epochs[0][0]: record.start_offset}.items()
     if not is_known or list(epochs) != list(changes)[len(changes) - len(epochs) :]:
@@ -382,8 +382,8 @@ def _transaction_differences(record: RemoteRecord, segment: StoredSegment, data:
     rows = transaction_rows(data or b"")
     if rows is None:
         return ["its index of transactions has no whole entries"]
-    indexed = {(each.producer_id, each.first_offset, each.marker_offset) for each in rows}
-    aborted = replayed(each.data for each in segment.batches).aborted
+    indexed = {(row.producer_id, row.first_offset, row.marker_offset) for row in rows}
+    aborted = replayed(batch.data for batch in segment.batches).aborted
     wanted = {(each.producer_id, each.first_offset, each.marker_offset) for each in aborted}
     missing = wanted - indexed
     markers = {batch.base_offset for each in segment.batches for batch, _ in batches_of(each.data) if batch.control}

@@ -128,7 +128,7 @@ class OwnersGoOn(StateCheck):
             return ""
         current = self.transactions.since(init.transactional_id, init.requested_us)
         owners = [(each.producer_id, each.epoch) for each in current]
-        if owners and all(each == init.named for each in owners):
+        if owners and all(owner == init.named for owner in owners):
             return "that is the owner"
         raised = self._raised.get(init.transactional_id)
         is_again = raised is not None and raised.log is partition.log and raised.named == init.named

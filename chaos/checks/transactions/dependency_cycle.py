@@ -46,8 +46,8 @@ class Graph:
 
     def only(self, events: Collection[Event]) -> "Graph":
         """Return the graph of these events. ``events`` must be quick to look up."""
-        after = {each: {to: kind for to, kind in self.after[each].items() if to in events} for each in events}
-        return Graph(after, {each: self.at_us[each] for each in events if each in self.at_us})
+        after = {event: {to: kind for to, kind in self.after[event].items() if to in events} for event in events}
+        return Graph(after, {event: self.at_us[event] for event in events if event in self.at_us})
 
     def core(self) -> "Graph":
         """Return the graph without events that have no predecessor or no successor in it."""
@@ -118,7 +118,7 @@ class Graph:
         no circle."""
         starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MAX_STARTS]
         circles = (self._circle_through(each) for each in starts)
-        return min((each for each in circles if each), key=self._edges, default=[])
+        return min((circle for circle in circles if circle), key=self._edges, default=[])
 
     def _edges(self, circle: list[Event]) -> int:
         return sum(_cost(before, after) for before, after in pairwise(circle))
@@ -214,10 +214,10 @@ def add_inputs(graph: Graph, history: History) -> None:
     """Let a worker request its commit after its inputs took effect. That they were read before is known anyway, by the
     times of the reads; so this adds no circle, but one may need no time then."""
     wrote: dict[tuple[TopicPartition, int], Event] = {}
-    for each in transactions(history):
-        committed = Event(COMMITTED, each.row.process, each.row.index)
+    for transaction in transactions(history):
+        committed = Event(COMMITTED, transaction.row.process, transaction.row.index)
         if committed in graph.after:
-            wrote.update(((partition, value.offset), committed) for (partition, *_), value in each.values())
+            wrote.update(((partition, value.offset), committed) for (partition, *_), value in transaction.values())
     for row in history.transforms:
         requested = Event(REQUESTED, row.process, row.index)
         for offset in range(row.source_offset, row.source_offset + row.count):
@@ -229,7 +229,7 @@ def add_processes(graph: Graph, _: History) -> None:
     """Let each operation come after those of its process that had ended before."""
     for events in grouped(list(graph.at_us), lambda each: each.of).values():
         following: Event | None = None
-        for each in sorted(events, key=lambda each: (graph.at_us[each], each.kind != ENDED), reverse=True):
+        for each in sorted(events, key=lambda event: (graph.at_us[event], event.kind != ENDED), reverse=True):
             if following is not None and graph.at_us[each] < graph.at_us[following]:
                 graph.add(each, following, PROCESS)
             following = following if each.kind == ENDED else each
@@ -275,8 +275,8 @@ class _Order:
         self._read_at: dict[Value, list[int]] = {}
         self._reads()
         sent = {(each.row.process, each.row.index) for each in transactions(history)}
-        for each in transactions(history):
-            self._transaction(each)
+        for transaction in transactions(history):
+            self._transaction(transaction)
         for span in history.runs:
             if span.kind == "send" and (span.process, span.index) not in sent:
                 self._plain(span)

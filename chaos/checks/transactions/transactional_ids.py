@@ -233,7 +233,7 @@ class EndingsInTime(StateCheck):
             return
         for transactional_id, value in list(self._decided.items()):
             since_us = min(calm_us, at_us - value.at_us)
-            if since_us > limit_us and not any(_leaderless(node, each) for each in value.partitions):
+            if since_us > limit_us and not any(_leaderless(node, partition) for partition in value.partitions):
                 del self._decided[transactional_id]
                 if self.transactions.has_lost(transactional_id):
                     continue

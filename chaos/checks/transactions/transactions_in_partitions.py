@@ -118,16 +118,16 @@ class WritesVerified(StateCheck, ProducerCheck):
             since_us = max(arrived_us, self._marked.get((node_id, partition, producer_id), -1) + 1)
             values = [] if owner is None else self.transactions.since(owner[1], since_us)
             is_open = any(
-                (each.state, each.producer_id, each.epoch) == (ONGOING, producer_id, epoch)
-                and partition in each.partitions
-                for each in values
+                (value.state, value.producer_id, value.epoch) == (ONGOING, producer_id, epoch)
+                and partition in value.partitions
+                for value in values
             )
             if not is_open:
                 self.violated(
                     at_us,
                     f"{partition[0]}-{partition[1]}: node {node.broker.node_id} began a transaction of producer "
                     f"{producer_id}, epoch {epoch}, with sequence {first}, which came at {arrived_us} us, and since "
-                    f"{since_us} us its coordinator had {', '.join(each.named for each in values) or 'nothing'}",
+                    f"{since_us} us its coordinator had {', '.join(value.named for value in values) or 'nothing'}",
                 )
 
 
@@ -176,12 +176,12 @@ class MarkersDecided(StateCheck, ProducerCheck):
             self._requested.update(
                 (
                     (str(topic.name), int(index)),
-                    int(each.producer_id),
-                    int(each.producer_epoch),
-                    each.transaction_result,
+                    int(marker.producer_id),
+                    int(marker.producer_epoch),
+                    marker.transaction_result,
                 )
-                for each in body.markers
-                for topic in each.topics
+                for marker in body.markers
+                for topic in marker.topics
                 for index in topic.partition_indexes
             )
 
@@ -281,7 +281,7 @@ class MarkersDecided(StateCheck, ProducerCheck):
         return [each for (_, name), each in self.producers.logs.items() if name == directory]
 
     def _high_watermark(self, partition: TopicPartition) -> int:
-        return max((each.log.high_watermark for each in self._logs_of(partition)), default=0)
+        return max((log.log.high_watermark for log in self._logs_of(partition)), default=0)
 
     def _is_excused(self, node: "Node", partition: TopicPartition, before: StateValue) -> bool:
         topic = node.broker.quorum_node.loader.image.topics.get(partition[0])
@@ -289,8 +289,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
             return True
         if self.context.replicas.may_have_lost(partition, before.at_us):
             return True
-        states = [each.states.get(before.producer_id) for each in self._logs_of(partition)]
-        return any(each is not None and each.epoch > before.epoch for each in states)
+        states = [log.states.get(before.producer_id) for log in self._logs_of(partition)]
+        return any(state is not None and state.epoch > before.epoch for state in states)
 
 
 class HangingTransaction(Check):
@@ -314,7 +314,7 @@ class HangingTransaction(Check):
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue
             partition = partition_of(end)
-            own = [each for each in transactions(history) if _may_write_to(each, partition)]
+            own = [transaction for transaction in transactions(history) if _may_write_to(transaction, partition)]
             for producer_id in self.context.producers.holding(partition, end.last_stable_offset):
                 may_be_open = any(
                     each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + late_us >= end.end_us
@@ -371,9 +371,9 @@ class HangingFound(Check):
         reported = history.described_transactions
         self.evidence += len(reported)
         opened = {
-            _Key(partition_of(span), span.producer_id, span.first_offset): each
-            for each in transactions(history)
-            for span in each.sent
+            _Key(partition_of(span), span.producer_id, span.first_offset): transaction
+            for transaction in transactions(history)
+            for span in transaction.sent
             if span.first_offset >= 0
         }
         by_key = grouped(reported, _key)

@@ -106,7 +106,7 @@ def test_api_versions_caps_apis_with_addresses_at_readable_versions(version: int
     send_request(talk, ApiKey.API_VERSIONS, version)
     talk.conversation.from_node(frame(ApiKey.API_VERSIONS, version, offered))
     _, seen = decode_response(ApiKey.API_VERSIONS, version, memoryview(talk.client.got)[4:])
-    found = {int(each.api_key): int(each.max_version) for each in seen.api_keys}  # type: ignore[attr-defined]
+    found = {int(key.api_key): int(key.max_version) for key in seen.api_keys}  # type: ignore[attr-defined]
     assert found == {ApiKey.METADATA: 13, ApiKey.HEARTBEAT: 20, ApiKey.FETCH: 12}
 
 
@@ -126,7 +126,7 @@ def test_unknown_api_versions_version_gets_version_0_response() -> None:
     assert correlation == 5
     assert body.error_code == ErrorCode.unsupported_version
     assert talk.node.got == b""
-    assert [(int(each.api_key), int(each.max_version)) for each in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
+    assert [(int(key.api_key), int(key.max_version)) for key in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
     send_request(talk, ApiKey.API_VERSIONS, 4)
     assert talk.node.got
 

@@ -91,7 +91,7 @@ def rule(name: str, kind: str, on: str, **more: object) -> dict[str, object]:
 def connected_to(ports: set[int]) -> bool:
     """Return whether this process has a connection to one of these ports."""
     rows = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
-    mine = {Path(f"/proc/self/fd/{each}").readlink().name for each in _descriptors()}
+    mine = {Path(f"/proc/self/fd/{descriptor}").readlink().name for descriptor in _descriptors()}
     return any(
         int(row.split()[2].rpartition(":")[2], 16) in ports and f"socket:[{row.split()[9]}]" in mine for row in rows
     )
@@ -115,13 +115,13 @@ def test_rule_of_the_control_api_loses_one_response(target: LiveCluster) -> None
 
 
 def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster) -> None:
-    nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
+    nodes = {int(address.rpartition(":")[2]) for address in target.addresses}
     with proxy("--target", target.addresses[0]) as running:
         client: dict[str, Any] = {"bootstrap.servers": running.bootstrap, "log_level": 0}
         admin = AdminClient(client)
         for done in admin.create_topics([NewTopic("rd", 6, 3)]).values():
             done.result(30)
-        shown = {f"{each.host}:{each.port}" for each in admin.list_topics(timeout=30).brokers.values()}
+        shown = {f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=30).brokers.values()}
         assert shown == set(running.bootstrap.split(","))
         for wanted in (
             rule("lost", "response_dropped", "response", match={"api": "produce"}, nth=2, total=1),
@@ -158,7 +158,7 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster
 def test_kafka_python_lives_behind_the_proxy(target: LiveCluster) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
-    nodes = {int(each.rpartition(":")[2]) for each in target.addresses}
+    nodes = {int(address.rpartition(":")[2]) for address in target.addresses}
     with proxy("--target", target.addresses[1]) as running:
         servers = running.bootstrap.split(",")
         assert (

@@ -58,9 +58,9 @@ class ExternalTarget(RunTarget):
         access = behind_proxies(target.bootstrap, links, prefix)
         for address, dialled in access.dial.items():
             plan.progress(f"{address} is reached through {dialled}")
-        ids = [each.node_id for each in nodes]
+        ids = [node.node_id for node in nodes]
         version = access.versions["metadata"]
-        if cluster.nodes and all("files" in each.launcher.abilities for each in cluster.nodes):
+        if cluster.nodes and all("files" in node.launcher.abilities for node in cluster.nodes):
             self.segments = segments_of(self.scenario, cluster.nodes, prefix, version)
         self._seen = watched(self.scenario, prefix, access.bootstrap, ids, cluster.voters, version, cluster.lives)
         if not has_frame_rules(self.scenario) and not promised_on_the_wire(self.scenario):
@@ -82,7 +82,7 @@ class ExternalTarget(RunTarget):
 
     def _check_order(self, nodes: Sequence[AdvertisedNode]) -> None:
         """Faults identify a node by its place among the addresses, rules by its place among the IDs."""
-        given, known = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
+        given, known = self._wanted.file.addresses, [f"{node.host}:{node.port}" for node in nodes]
         if sorted(given) == sorted(known) and list(given) != known:
             raise SetupError(f"{shown(self._wanted)}: addresses must be in the order of IDs: {', '.join(known)}.")
 

@@ -51,7 +51,7 @@ class RolesSeen:
         version: int,
         lives: Callable[[int], bool],
     ) -> None:
-        self._nodes = [address_of(each) for each in nodes]
+        self._nodes = [address_of(node) for node in nodes]
         self._numbers = {node_id: number for number, node_id in enumerate(ids)}
         self._voters = voters
         self._topic = topic
@@ -96,13 +96,15 @@ def newer(known: Office, found: Office) -> Office:
 
 def led_partition(metadata: Any) -> Office:
     """Return the leader of the first partition of the topic in this response."""
-    for each in (each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0):
+    for each in (
+        partition for topic in metadata.topics for partition in topic.partitions if partition.partition_index == 0
+    ):
         return Office(int(each.leader_epoch), int(each.leader_id), frozenset(map(int, each.replica_nodes)))
     return Office()
 
 
 def led_quorum(described: Any) -> Office:
-    for each in (each for topic in described.topics for each in topic.partitions):
+    for each in (partition for topic in described.topics for partition in topic.partitions):
         return Office(int(each.leader_epoch), int(each.leader_id))
     return Office()
 

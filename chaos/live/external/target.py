@@ -49,7 +49,7 @@ def discover(text: str) -> tuple[list[str], dict[str, int]]:
         nodes = advertised_nodes(address, versions["metadata"])
     except (UnreachableError, TransportError) as nobody:
         raise SetupError(f"--target: {nobody}") from nobody
-    return [_shown(each) for each in nodes], versions
+    return [_shown(node) for node in nodes], versions
 
 
 def _shown(address: Address) -> str:
@@ -77,6 +77,6 @@ def _query_nodes(address: Address, version: int) -> list[AdvertisedNode]:
         metadata = connection.call(ApiKey.METADATA, version, bodies.metadata_request(()), CALL_LIMIT_US)
     brokers = cast("MetadataResponse", metadata).brokers
     return sorted(
-        (AdvertisedNode(int(each.node_id), str(each.host), int(each.port)) for each in brokers),
+        (AdvertisedNode(int(broker.node_id), str(broker.host), int(broker.port)) for broker in brokers),
         key=lambda node: node.node_id,
     )

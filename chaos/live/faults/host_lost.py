@@ -128,8 +128,8 @@ class Witness:
 
 def greet(witnesses: Sequence[Witness]) -> None:
     """Send a request on each connection and wait for the responses. They show that Toxiproxy has reached the node."""
-    for each in witnesses:
-        each.send()
+    for witness in witnesses:
+        witness.send()
     waiting = [each for each in witnesses if not each.failure]
     until_s = time.monotonic() + GREETING_LIMIT_S
     while waiting and (left_s := until_s - time.monotonic()) > 0:

@@ -62,7 +62,7 @@ def feature_finalized(context: LiveFaultContext, target: FaultTarget) -> End:
     def note_granted(now: Now, node: int) -> None:  # noqa: ARG001
         granted.append(node)
 
-    nodes = [address_of(each) for each in context.addresses()]
+    nodes = [address_of(address) for address in context.addresses()]
     driver = BlockingDriver(
         FeatureSwitch("feature-switch", nodes, fault.feature, fault.level, note_granted), lambda _: None
     )
@@ -98,7 +98,7 @@ def send_all(context: LiveFaultContext, address: Address, requests: Callable[[],
         if sending.is_alive() and not context.is_over:
             return None
         sending.join(LAST_WAIT_S)
-        arrived = any(not each.endswith(_NOT_SENT) for each in outcomes)
+        arrived = any(not outcome.endswith(_NOT_SENT) for outcome in outcomes)
         return Ended("; ".join(outcomes) if arrived else "")
 
     return end

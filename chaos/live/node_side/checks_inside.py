@@ -32,7 +32,7 @@ MAX_EXPLANATION = 1000
 
 
 def _kinds() -> list[type[Check]]:
-    return [each for each in check_kinds() if each.needs_one_node]
+    return [kind for kind in check_kinds() if kind.needs_one_node]
 
 
 class ChecksInside(PassiveHook):
@@ -45,11 +45,11 @@ class ChecksInside(PassiveHook):
         wanted = frozenset(guarantees)
         self._view = QuorumView(MAX_NODES, 0, FaultTimes())
         context = CheckContext(Settings(), self._view, ReplicaView(FaultTimes()), alone=True)
-        self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
-        self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
-        self._acting = [each for each in self._checks if each.acts_on]
-        self._inspecting = [each for each in self._checks if each.inspection is Inspection.AFTER_EVENTS]
-        self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
+        self._checks = [kind(context) for kind in _kinds() if kind.guarantee in wanted]
+        self._watches_quorum = any(isinstance(check, QuorumCheck) for check in self._checks)
+        self._acting = [check for check in self._checks if check.acts_on]
+        self._inspecting = [check for check in self._checks if check.inspection is Inspection.AFTER_EVENTS]
+        self._of_fetches = [check for check in self._checks if isinstance(check, FetchCheck)]
         self._incarnation = incarnation
         self._origin_us = origin_us
         self._evidence = evidence
@@ -85,7 +85,7 @@ class ChecksInside(PassiveHook):
             check.inspect(at_us, self._incarnation, node, event, False)
         if self._watches_quorum:
             self._view.observe(at_us, self._incarnation, node, False)
-        self._report_new([each for check in self._checks for each in check.violations])
+        self._report_new([violation for check in self._checks for violation in check.violations])
 
     def _report_new(self, found: Sequence[Violation]) -> None:
         if len(found) == self._reported:
@@ -121,7 +121,7 @@ class NodeCheckReports:
     def judged(self, guarantees: Iterable[str]) -> tuple[CheckResult, ...]:
         """Return one entry of the manifest for each guarantee that was checked."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)
-        names = dict.fromkeys(each.guarantee for each in _kinds() if each.guarantee in wanted)
+        names = dict.fromkeys(kind.guarantee for kind in _kinds() if kind.guarantee in wanted)
         return tuple(self._judge(name, looked) for name in names)
 
     def _judge(self, name: str, looked: int) -> CheckResult:

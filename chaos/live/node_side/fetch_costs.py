@@ -129,7 +129,7 @@ class FetchCosts:
         for fetch, reply in unsent.values():
             if reply.body is not None:
                 buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-                self._write(fetch, reply, sum(len(each) for each in buffers))
+                self._write(fetch, reply, sum(len(buffer) for buffer in buffers))
 
     def _write(self, fetch: _PendingFetch, reply: Reply, response_bytes: int) -> None:
         sent, record_bytes = _content(reply.body)
@@ -183,7 +183,7 @@ def _pending_fetch(request: Request, spent_ns: int) -> _PendingFetch:
 def _content(body: Any) -> tuple[int, int]:
     """Return the number of partitions in a response, and the bytes of their record batches."""
     partitions = [partition for topic in body.responses for partition in topic.partitions]
-    return len(partitions), sum(len(each.records) for each in partitions if each.records)
+    return len(partitions), sum(len(partition.records) for partition in partitions if partition.records)
 
 
 class _Outer(PassiveHook):

@@ -63,7 +63,7 @@ class FakePlace:
         self.wanted[node] = config
 
     def restart(self, node: int) -> None:
-        assert sum(each.exit_status is not None for each in self.children.values()) == 1, "two are down at once"
+        assert sum(child.exit_status is not None for child in self.children.values()) == 1, "two are down at once"
         self.settings[node] = self.wanted[node]
         self.children[node] = Child(self, 200 + node)
         self.started[node] = self.at_us
@@ -92,7 +92,7 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
     assert ended is not None
     assert list(place.settings.items()) == [(node, {"key": "new"}) for node in range(3)]
     assert ended.evidence.count("exited with 0") == 3
-    assert [each.target for each in ended.firings] == ["node-0", "node-1", "node-2"]
+    assert [firing.target for firing in ended.firings] == ["node-0", "node-1", "node-2"]
     assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.firings, ended.firings[1:], strict=False))
 
 

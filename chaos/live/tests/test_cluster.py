@@ -90,7 +90,7 @@ class Cluster:
         self.process.send_signal(signal.SIGTERM)
         _, stderr = self.process.communicate(timeout=40)
         assert self.process.returncode == 0, stderr
-        assert not any(each.is_running() for each in children)
+        assert not any(child.is_running() for child in children)
         return stderr.decode()
 
 
@@ -130,7 +130,9 @@ class Admin:
         def taken() -> bool:
             responses = [call(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
             return any(
-                each.responses[0].partitions[0].error_code == ErrorCode.none for each in responses if each is not None
+                response.responses[0].partitions[0].error_code == ErrorCode.none
+                for response in responses
+                if response is not None
             )
 
         until(taken)

@@ -52,7 +52,7 @@ def test_nodes_dial_each_other_straight_where_no_proxy_is_wanted(tmp_path: Path)
     assert [node.listen for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
     assert [node.advertised for node in nodes] == [node.listen for node in nodes]
     plans = [BrokerConfig.parse(config_of(node)).listener_plan() for node in nodes]
-    addresses = [{each.name: f"{each.host}:{each.port}" for each in plan.listeners} for plan in plans]
+    addresses = [{listener.name: f"{listener.host}:{listener.port}" for listener in plan.listeners} for plan in plans]
     for node, plan, address in zip(nodes, plans, addresses, strict=True):
         assert address["PLAINTEXT"] == node.listen
         assert (plan.controllers, plan.inter_broker) == (("CONTROLLER",), "REPLICATION")
@@ -136,7 +136,7 @@ def test_without_observers_the_voters_are_all_there_are() -> None:
 def test_node_settings_are_valid_broker_settings() -> None:
     given = introductions("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None)[1]
     config = BrokerConfig.parse(given)
-    addresses = [(each.node_id, each.host, each.port) for each in config.voters(1)]
+    addresses = [(voter.node_id, voter.host, voter.port) for voter in config.voters(1)]
     assert addresses == [(0, "a", 1), (1, "b", 2), (2, "c", 3)]
     assert config.crucible_peers == "3@d:4,4@e:5"
 
@@ -213,7 +213,7 @@ def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None
     }
     assert stores == {str(tmp_path / "remote")}
     named = ClusterPlan(tmp_path, 3, config={**tiered, "crucible.remote.store.url": "s3://bucket"})
-    assert {config_of(each)["crucible.remote.store.url"] for each in planned_nodes(named, "id", None)} == {
+    assert {config_of(node)["crucible.remote.store.url"] for node in planned_nodes(named, "id", None)} == {
         "s3://bucket"
     }
     without = planned_nodes(ClusterPlan(tmp_path, 3), "id", None)

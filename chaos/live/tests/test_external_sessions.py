@@ -21,4 +21,6 @@ def test_frames_show_each_mutant_that_lacks_a_part_of_sessions(tmp_path: Path) -
     verdicts = report_runs([played(tmp_path, mutant) for mutant in MUTANTS])
     for (mutant, guarantees), verdict in zip(MUTANTS.items(), verdicts, strict=True):
         assert verdict.outcome is Outcome.FAILED, f"{mutant}: {verdict.summary}"
-        assert {each.name for each in verdict.guarantees if each.status == "broken"} >= guarantees, mutant
+        assert {guarantee.name for guarantee in verdict.guarantees if guarantee.status == "broken"} >= guarantees, (
+            mutant
+        )

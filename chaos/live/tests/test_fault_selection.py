@@ -25,9 +25,9 @@ def scenario(*faults: Fault) -> Scenario:
 
 def test_simulator_only_fault_is_not_drawn_among_alternatives() -> None:
     names = {
-        each.name
+        fault.name
         for seed in range(8)
-        for each in select_live_faults(scenario(KILLED, POWERED_OFF, PAUSED), seed).faults
+        for fault in select_live_faults(scenario(KILLED, POWERED_OFF, PAUSED), seed).faults
     }
     assert names == {"killed", "paused"}
     check_playable(scenario(KILLED, POWERED_OFF, PAUSED))
@@ -96,7 +96,7 @@ def test_of_the_states_that_only_sessions_have_none_is_set_without_them() -> Non
 
 def test_without_sessions_a_link_between_nodes_is_still_one_between_nodes() -> None:
     played = select_live_faults(in_revision(find("link-faults"), "none"), 1)
-    lost = next(each for each in played.faults if each.name == "fetch-response-lost")
+    lost = next(fault for fault in played.faults if fault.name == "fetch-response-lost")
     assert (lost.match.session, lost.match.session_epoch) == (None, Range(0, 0))
-    late = next(each for each in played.faults if each.name == "metadata-late")
+    late = next(fault for fault in played.faults if fault.name == "metadata-late")
     assert late.match.session_epoch is None

@@ -59,7 +59,7 @@ class FakePlace:
         self._nodes = nodes
 
     def addresses(self) -> tuple[str, ...]:
-        return tuple(each.address for each in self._nodes)
+        return tuple(node.address for node in self._nodes)
 
 
 def ended(end: Any, within_s: float = 60.0) -> Ended | None:

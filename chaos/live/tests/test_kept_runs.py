@@ -85,7 +85,7 @@ def test_command_deletes_runs_and_lists_them(tmp_path: Path, monkeypatch: pytest
     assert pruned.exit_code == 0
     assert pruned.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
     assert pruned.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
-    assert [each.exists() for each in folders] == [False] * 2 + [True] * KEEP
+    assert [folder.exists() for folder in folders] == [False] * 2 + [True] * KEEP
     assert "0 runs deleted" in CliRunner().invoke(cli.main, ["runs", "--prune"]).output
 
 

@@ -62,7 +62,11 @@ class Writer:
         batch = build([Record(timestamp_ms=1, value=b"%d" % number)])
         body = ProduceRequest(-1, 1000, [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])])
         responses = (call(address, ApiKey.PRODUCE, 9, body) for address in self._addresses)
-        if any(each.responses[0].partitions[0].error_code == ErrorCode.none for each in responses if each is not None):
+        if any(
+            response.responses[0].partitions[0].error_code == ErrorCode.none
+            for response in responses
+            if response is not None
+        ):
             self.acknowledged.append(number)
 
     def write_some(self) -> None:

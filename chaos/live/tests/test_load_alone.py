@@ -15,7 +15,7 @@ from scenarios.loader import find
 @pytest.mark.parametrize("clients", [1000, 17, 3])
 def test_client_count_keeps_proportions_of_scenario(clients: int) -> None:
     scenario = find("01-lost-response")  # 8, 4 and 4.
-    counts = [each.count for each in sized(scenario, clients).load.fetchers]
+    counts = [fetcher.count for fetcher in sized(scenario, clients).load.fetchers]
     assert sum(counts) == max(clients, len(counts))
     assert min(counts) >= 1
     if clients >= 16:

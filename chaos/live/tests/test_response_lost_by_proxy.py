@@ -80,7 +80,7 @@ def assert_lost(folder: Path, link: str) -> None:
     for row in rows:
         assert "toxic swallow (limit_data 0)" in row["detail"]
         assert f"until {link} had" in row["detail"]
-    lost = [each for each in operations(folder) if each["error"] == "disconnected"]
+    lost = [operation for operation in operations(folder) if operation["error"] == "disconnected"]
     for row in rows:
         assert any(
             each["process"] == row["client_id"]

@@ -126,7 +126,7 @@ def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_fi
                 image = json.loads(row["detail"])
                 digests.setdefault(image["offset"], set()).add(image["digest"])
     assert len(digests) > 10
-    assert all(len(each) == 1 for each in digests.values())
+    assert all(len(digest) == 1 for digest in digests.values())
     assert not (folder / "trace" / "hit-counts").exists()
 
 

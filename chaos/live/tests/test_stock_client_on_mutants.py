@@ -31,7 +31,7 @@ cli.main()
 RECORDS = 40
 LIMIT_S = 60
 """Far above what an idle machine needs for each step, since machines that run tests may be busy."""
-ON_NODES = tuple(each.name for each in all_mutants() if each.side == "node")
+ON_NODES = tuple(mutant.name for mutant in all_mutants() if mutant.side == "node")
 IN_CI = ("change_mark_cleared_when_sent", "position_ignored_by_leader", "apply_as_read", "retries_appended_again")
 
 
@@ -86,6 +86,6 @@ def test_client_writes_and_reads_on_a_mutant(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [each for each in ON_NODES if each not in IN_CI])
+@pytest.mark.parametrize("name", [node for node in ON_NODES if node not in IN_CI])
 def test_client_writes_and_reads_on_every_other_mutant(name: str, tmp_path: Path) -> None:
     writes_and_reads(name, tmp_path)

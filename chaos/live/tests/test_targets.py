@@ -197,5 +197,5 @@ def test_cut_from_the_controller_only_its_links_with_the_voters_are_hit(
     target = cluster.roles.aim(Fault("f", "node_cut_from_controller", node=node), cluster.links)
     assert target is not None
     assert target.label == f"node-{node}"
-    wanted = {name for each in others for name in (f"node-{node}-node-{each}", f"node-{each}-node-{node}")}
-    assert {each.name for each in target.links} == wanted
+    wanted = {name for other in others for name in (f"node-{node}-node-{other}", f"node-{other}-node-{node}")}
+    assert {link.name for link in target.links} == wanted

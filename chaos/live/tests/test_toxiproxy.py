@@ -102,7 +102,7 @@ def test_healing_enables_all_links_and_removes_all_toxics(server: ToxiproxyServe
 def toxics_of(link: Link) -> dict[str, dict[str, int]]:
     """The attributes of each toxic, by its name, as the server reports them."""
     toxics = link.proxy.server.call("get", f"/proxies/{link.name}/toxics")
-    return {each["name"]: each["attributes"] for each in toxics}
+    return {toxic["name"]: toxic["attributes"] for toxic in toxics}
 
 
 def test_two_servers_are_two_clients(server: ToxiproxyServer, tmp_path: Path) -> None:

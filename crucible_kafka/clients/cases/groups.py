@@ -239,7 +239,7 @@ def removed(at: Play) -> None:
     joined = member.poll_until(lambda: _joins(member, since_s), bound_s)
     at.progress("the client joins again", joined, bound_s, "heartbeat_interval_ms, request_timeout_ms")
     _reads_again(at, member, topic, at.write(topic, BATCH), BATCH)
-    at.wire("a JoinGroup has no member ID", "" in {each.body["member_id"] for each in _joins(member, since_s)}, True)
+    at.wire("a JoinGroup has no member ID", "" in {join.body["member_id"] for join in _joins(member, since_s)}, True)
 
 
 @case("groups/member/illegal-generation", MUST, f"{COORDINATOR}, HeartbeatResponseHandler", needs=GROUPS)

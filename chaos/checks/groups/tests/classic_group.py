@@ -96,7 +96,7 @@ class Coordinator:
     def request(self, api_key: int, body: Any, *effects: Effect, version: int = 9, after_us: int = 1000) -> Request:
         self.number += 1
         request = Request(self.number, 1, api_key, version, "client", body, Tag(api_key, version, "client", 0, -1))
-        replies = [each._replace(connection=self.number) if type(each) is Reply else each for each in effects]
+        replies = [effect._replace(connection=self.number) if type(effect) is Reply else effect for effect in effects]
         self.handle(request, *replies, after_us=after_us)
         return request
 
@@ -161,7 +161,7 @@ class Coordinator:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 def reply(api_key: int, body: object, connection: int = 0) -> Reply:

@@ -36,7 +36,7 @@ def judged(check: Check, history: History) -> list[str]:
         if (row.process, row.index) not in known
     ]
     check.end(history)
-    return [each.explanation for each in check.violations]
+    return [violation.explanation for violation in check.violations]
 
 
 def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:

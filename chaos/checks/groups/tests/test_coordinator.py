@@ -123,12 +123,12 @@ class CheckedGroupCoordinator:
         self.us += 1000
         self.broker.now = Now(self.us, self.wall_ms)
         self.view.observe(self.us, 0, self.node, False)
-        return [violation.explanation for each in self.checks for violation in each.violations]
+        return [violation.explanation for check in self.checks for violation in check.violations]
 
     def acts(self, event: Any, *effects: Any) -> list[str]:
-        for each in self.checks:
-            if type(each).acted is not Check.acted:
-                each.acted(self.us + 1000, self.node, event, effects)
+        for check in self.checks:
+            if type(check).acted is not Check.acted:
+                check.acted(self.us + 1000, self.node, event, effects)
         return self.looked()
 
     def append(self, batch: bytes, *, commits: bool = True) -> list[str]:
@@ -214,8 +214,8 @@ class CheckedGroupCoordinator:
         return self.acts(Closed(99), *notes, Note("coordinator_loaded", (("partition", 0),)))
 
     def ended(self, history: History | None = None) -> list[str]:
-        for each in self.checks:
-            each.end(history or History())
+        for check in self.checks:
+            check.end(history or History())
         return self.looked()
 
 
@@ -311,7 +311,7 @@ def test_fetch_returns_the_metadata_epoch_of_the_commit(
     world.us += LATE_US
     explanations = world.fetches_draft(5, metadata_epoch)
     assert (explanations == []) is is_right
-    assert all("is committed (M-8)" in each for each in explanations)
+    assert all("is committed (M-8)" in explanation for explanation in explanations)
 
 
 def test_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
@@ -453,7 +453,9 @@ def test_load_with_group_of_an_aborted_transaction(
     )
     world.target.groups["g"] = Group("g", 0)
     explanations = world.load()
-    assert any("the log has no record of it" in each for each in explanations) is (is_marker_committed or is_removed)
+    assert any("the log has no record of it" in explanation for explanation in explanations) is (
+        is_marker_committed or is_removed
+    )
 
 
 def test_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:

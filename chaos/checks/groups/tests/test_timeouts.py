@@ -162,8 +162,8 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
         world.handle_timer(generation, generated, after_us=after_us // 4)
         return world
 
-    assert not any("begins without" in each for each in waited(1_600_000).explanations)
-    assert any("generation 4 begins without ['b-1']" in each for each in waited(1_400_000).explanations)
+    assert not any("begins without" in explanation for explanation in waited(1_600_000).explanations)
+    assert any("generation 4 begins without ['b-1']" in explanation for explanation in waited(1_400_000).explanations)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -181,7 +181,7 @@ def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool)
     world.request(JOIN, joining(instance="j"))
     generated = world.step(lambda: world.group.init_next_generation(0))
     world.handle_timer(generated)
-    assert any("begins without" in each for each in world.explanations) is not is_alone
+    assert any("begins without" in explanation for explanation in world.explanations) is not is_alone
 
 
 @pytest.mark.parametrize(("late_us", "is_early"), [(SLACK_US // 2, False), (SLACK_US * 3, True)])
@@ -196,4 +196,4 @@ def test_timer_of_the_time_to_join_may_fire_late(late_us: int, is_early: bool) -
     world.request(JOIN, joining(instance="j"), after_us=2_000_000 + late_us - 1000)
     world.group.leader = "c"
     world.handle_timer(world.generation())
-    assert any("begins without ['b-1']" in each for each in world.explanations) is is_early
+    assert any("begins without ['b-1']" in explanation for explanation in world.explanations) is is_early

@@ -106,7 +106,7 @@ class CheckedLog:
     def looked(self, *, thorough: bool = False) -> list[str]:
         """Let the checks follow the log, and return the guarantees that are violated."""
         self.view.observe(7, 0, self.node(), thorough)
-        return [each.guarantee for each in self.checks if each.violations]
+        return [check.guarantee for check in self.checks if check.violations]
 
     def sends(self, *aborted: tuple[int, int], end: int, stable: int) -> list[str]:
         listed = [AbortedTransaction(*each) for each in aborted]
@@ -115,9 +115,9 @@ class CheckedLog:
         wanted: WantedPartitions = {("t", 0): WantedPartition(0, 1 << 20, -1)}
         request = PendingFetch(wanted, 0, -1, False, False, 1 << 20, reads_committed=True, named=wanted)
         fetch = CompletedFetch(self.node(), "c", 0, Session(), request, False, {("t", 0): sent})
-        for each in self.checks:
-            if isinstance(each, AbortedListed):
-                each.fetched(7, fetch)
+        for check in self.checks:
+            if isinstance(check, AbortedListed):
+                check.fetched(7, fetch)
         return self.looked()
 
 

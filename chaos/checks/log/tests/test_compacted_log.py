@@ -57,7 +57,7 @@ def test_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[
     cleaned.clean(*gone)
     compacted.observe(1)
     assert compacted.broken() == ["replicas-equal"]
-    (found,) = {each.explanation for check in compacted.checks for each in check.violations}
+    (found,) = {violation.explanation for check in compacted.checks for violation in check.violations}
     assert explanation in found
 
 
@@ -120,5 +120,5 @@ def test_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Cluster
     cleaned.clean(0, 1, 4)
     compacted.observe(0)
     assert compacted.broken() == ["replicas-equal"]
-    explanations = [each.explanation for check in compacted.checks for each in check.violations]
-    assert any("was cleaned up to 6; what is below 5 is committed" in each for each in explanations)
+    explanations = [violation.explanation for check in compacted.checks for violation in check.violations]
+    assert any("was cleaned up to 6; what is below 5 is committed" in explanation for explanation in explanations)

@@ -70,7 +70,11 @@ def after_cleaning(cluster: Cluster, *gone: int, node: int = 1) -> list[str]:
     assert isinstance(log, CompactedLog)
     log.clean(*gone)
     cluster.observe(node)
-    return [each.explanation.partition(f"node {node} ")[2] for check in cluster.checks for each in check.violations]
+    return [
+        violation.explanation.partition(f"node {node} ")[2]
+        for check in cluster.checks
+        for violation in check.violations
+    ]
 
 
 def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:

@@ -54,7 +54,7 @@ class Claims:
         self.claims.logs_touched(7, self.node, [self.log], False)
         self.marks.inspect(7, self.incarnation, self.node, None, False)
         own: tuple[Check, ...] = (self.claims, self.marks)
-        return " ".join(each.explanation for check in own for each in check.violations)
+        return " ".join(violation.explanation for check in own for violation in check.violations)
 
 
 def test_claims_up_to_the_durable_end() -> None:

@@ -31,7 +31,7 @@ def test_high_watermark_that_goes_back_violates_log_consistent() -> None:
     check.inspect(0, 1, subject, None, thorough=True)
     log.high_watermark = 6
     check.inspect(0, 1, subject, None, thorough=True)
-    assert [each.explanation.split(": ")[1][:20] for each in check.violations] == [
+    assert [violation.explanation.split(": ")[1][:20] for violation in check.violations] == [
         "high watermark went ",
         "high watermark 6 is ",
     ]

@@ -200,8 +200,8 @@ def test_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int
 def test_batches_acknowledged_before_restart_are_not_judged() -> None:
     world = written()
     _acknowledged(world, 3, 4)
-    for each in world.checks:
-        each.acted(7, world.node(), None, [])
+    for check in world.checks:
+        check.acted(7, world.node(), None, [])
     assert world.looked(thorough=True) == []
 
 
@@ -233,8 +233,8 @@ def _acknowledged(world: CheckedLog, sequence: int, offset: int, acks: int = -1,
     tag = Tag(0, 9, "p")
     request = Request(1, 1, 0, 9, "p", ProduceRequest(acks, 100, [topic]), tag)
     response = ProduceResponse([ProduceTopicResponse("t", bytes(16), [ProducePartitionResponse(0, 0, offset)])])
-    for each in world.checks:
-        each.acted(7, node or world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
+    for check in world.checks:
+        check.acted(7, node or world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
 
 
 def test_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class CheckedPartition:
         before = len(self.check.violations)
         at_us = (self.ms - self.stepped_ms) * 1000
         self.check.acted(at_us, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, response, tag)])
-        return [each.explanation for each in self.check.violations[before:]]
+        return [violation.explanation for violation in self.check.violations[before:]]
 
     def _node(self) -> "Node":
         log = StubLog(

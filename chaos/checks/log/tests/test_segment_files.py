@@ -53,7 +53,7 @@ class Rolled(CheckedLog):
         return self.explanations()
 
     def explanations(self) -> list[str]:
-        return [each.explanation for check in self.own for each in check.violations]
+        return [violation.explanation for check in self.own for violation in check.violations]
 
     def file(self, name: str) -> bytearray:
         path = f"t-0/{name}"
@@ -269,14 +269,14 @@ class Shrinking(CheckedLog):
             else:
                 self.log._drop_oldest(count)
         self.looked()
-        return " ".join(each.explanation for each in self.kept.violations)
+        return " ".join(violation.explanation for violation in self.kept.violations)
 
     def clean(self, end: int) -> str:
         """A pass of the cleaner ends at this offset."""
         with self.touched.noted():
             self.log.note_cleaned(end)
         self.looked()
-        return " ".join(each.explanation for each in self.kept.violations)
+        return " ".join(violation.explanation for violation in self.kept.violations)
 
 
 def test_retention_may_delete_by_time_and_by_size() -> None:

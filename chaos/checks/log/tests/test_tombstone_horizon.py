@@ -79,7 +79,7 @@ def test_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int
     late.gone.update({0: None, 1: None, 3: None})
     late.cleaned_offset = 4
     made.observe(2)
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     assert bool(judge.violations) is is_violation
 
 
@@ -89,7 +89,7 @@ def test_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int
 )
 def test_follower_does_not_overtake_its_leader(follower: int, leader: int, is_violation: bool) -> None:
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     for number, marker in ((0, leader), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
         made.observe(number)
@@ -101,7 +101,7 @@ def test_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_ha
     follower: int, is_violation: bool
 ) -> None:
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     made.restart(2)  # A new process may have any marker.
     for number, marker in ((2, 5), (0, 3), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
@@ -116,7 +116,7 @@ def test_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader_h
 ) -> None:
     """Node 2 led before the process of node 1 began that follows now."""
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 0), (0, 2, 5), (0, 0, 3), (0, 1, 0), (0, 1, follower)):
         if (lead, number) == (0, 0):
             made.restart(1)
@@ -134,7 +134,7 @@ def test_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present
 ) -> None:
     """Node 2 led with the marker 5 while node 1 followed it with 2. Now node 0 leads, whose marker is 3."""
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 2), (0, 0, 3), (0, 2, 5), (0, 1, follower)):
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
@@ -146,7 +146,7 @@ def test_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present
 @pytest.mark.parametrize(("moved", "is_violation"), [(4, False), (5, True)])
 def test_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation: bool) -> None:
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
@@ -156,7 +156,7 @@ def test_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation: 
 
 def test_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
     made = cluster()
-    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    judge = next(check for check in made.checks if isinstance(check, TombstonesMarked))
     log_of(made, 0).horizon.offset = 4
     for lead in (0, 1):
         made.lead(lead, lead)
@@ -236,7 +236,7 @@ def reader_history(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,
         history.add([OperationRow("f", index, "fetch", "ok", at_us - 1, at_us - 1, at_us), row])
         if begins:
             history.add([ResetRow("f", index, "t", 0, position, 0, "tombstones_missed", -1, at_us)])
-    history.add([ViewRow("f", "t", 0, 0, 0, 10 * each, 9, "", -1, "", -1) for each in ends])
+    history.add([ViewRow("f", "t", 0, 0, 0, 10 * end, 9, "", -1, "", -1) for end in ends])
     return history
 
 
@@ -261,7 +261,7 @@ def reader_history(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,
 def test_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
     check.end(history)
-    assert len(check.violations) == wrong, [each.explanation for each in check.violations]
+    assert len(check.violations) == wrong, [violation.explanation for violation in check.violations]
 
 
 def test_response_that_shows_a_truncation_says_nothing_of_the_marker() -> None:

@@ -93,7 +93,7 @@ class Replica:
         replica = StubQuorumNode(
             quorum=member,
             log=StubMetadataLog(member, start_offset=self.start_offset),
-            store=StubSnapshotStore([OffsetAndEpoch(*each) for each in self.snapshots]),
+            store=StubSnapshotStore([OffsetAndEpoch(*snapshot) for snapshot in self.snapshots]),
         )
         broker = StubBroker(self.node_id, controller=StubImages(image, last_offset=last), quorum_node=replica)
         return StubNode(broker)
@@ -108,11 +108,11 @@ class Quorum:
         context = CheckContext(
             Settings(settled_us=6 * SECOND_US), self.view, ReplicaView(self.fault_times, expected=False)
         )
-        self.checks = [each(context) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
-        for each in self.checks:
-            if isinstance(each, QuorumConverges):
-                each.expected = True
-        quiet: list[Check] = [each for each in self.checks if type(each).inspect is Check.inspect]
+        self.checks = [kind(context) for kind in check_kinds() if issubclass(kind, QuorumCheck | SnapshotTransfer)]
+        for check in self.checks:
+            if isinstance(check, QuorumConverges):
+                check.expected = True
+        quiet: list[Check] = [check for check in self.checks if type(check).inspect is Check.inspect]
         self.suite = CheckSuite(quiet, context)
         self.nodes = [Replica(number) for number in range(4)]
         self.now_us = 0
@@ -124,8 +124,8 @@ class Quorum:
         self.view.observe(self.now_us, node.incarnation, node.node, thorough)
 
     def end(self) -> None:
-        for each in self.checks:
-            each.end(History(end_us=self.now_us))
+        for check in self.checks:
+            check.end(History(end_us=self.now_us))
 
     def note(self, number: int, what: str, **fields: int | str) -> None:
         self.suite.note(number, Note(what, tuple(fields.items())))

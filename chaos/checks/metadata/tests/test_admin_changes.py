@@ -20,7 +20,7 @@ MINE = ("torn-metadata", "lost-metadata")
 def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
     rows = History()
     for table, row_class in (("operations", OperationRow), ("changes", ChangeRow), ("metadata_reads", MetadataReadRow)):
-        names = [each.name for each in fields(row_class)]
+        names = [field_.name for field_ in fields(row_class)]
         rows.add([row_class(*(row[name] for name in names)) for row in tables[table]])
     checks: tuple[Check, ...] = (TornMetadata(check_context()), LostMetadata(check_context()))
     for check in checks:

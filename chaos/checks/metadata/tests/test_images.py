@@ -213,7 +213,7 @@ def made(
     node = StubNode(StubBroker(disk=watched)).as_node()
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == (0 if damage else 1)
-    return [each.explanation for each in check.violations]
+    return [violation.explanation for violation in check.violations]
 
 
 @pytest.mark.clause("S-9")

@@ -58,7 +58,7 @@ class NodeWithFeature:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.mark.clause("M-14")

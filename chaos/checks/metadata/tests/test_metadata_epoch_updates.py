@@ -77,7 +77,7 @@ def test_broker_does_not_wait_for_another_one() -> None:
     controller.passes(MAX_US)
     controller.respond(1, 1)
     assert controller.sends(2, 2)
-    assert [each.guarantee for each in controller.check.violations] == ["updates-sent-at-once"]
+    assert [violation.guarantee for violation in controller.check.violations] == ["updates-sent-at-once"]
 
 
 def test_broker_that_has_not_responded_delays_only_itself() -> None:

@@ -79,7 +79,7 @@ class MetadataLog:
         )
 
     def write(self, *records: MetadataRecord, epoch: int = 1) -> None:
-        data = bytes(build([Record(timestamp_ms=0, value=encode(each)) for each in records], leader_epoch=epoch))
+        data = bytes(build([Record(timestamp_ms=0, value=encode(record)) for record in records], leader_epoch=epoch))
         data = self.end.to_bytes(8, "big") + data[8:]
         self.end += len(records)
         member: Any = None
@@ -90,7 +90,7 @@ class MetadataLog:
         self.check.metadata_changed(self.at_us, partition, self.image, image)
 
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.fixture
@@ -159,14 +159,14 @@ def test_change_against_the_rules_is_a_violation(
 def test_eligible_leader_is_elected_only_if_no_in_sync_replica_is_live(log: MetadataLog) -> None:
     log.write(change(isr=(0,), eligible_leader_replicas=(1, 2)))
     log.write(change(isr=(0, 1), leader=1, eligible_leader_replicas=()))
-    assert ["elected although [0]" in each for each in log.explanations()] == [True]
+    assert ["elected although [0]" in explanation for explanation in log.explanations()] == [True]
 
 
 @pytest.mark.clause("E-3")
 def test_leader_from_outside_is_a_violation(log: MetadataLog) -> None:
     log.write(change(isr=(0, 1)))
     log.write(change(isr=(0, 2), leader=2))
-    assert ["neither in sync nor eligible" in each for each in log.explanations()] == [True]
+    assert ["neither in sync nor eligible" in explanation for explanation in log.explanations()] == [True]
 
 
 @pytest.mark.clause("E-4")
@@ -189,7 +189,7 @@ def test_eligible_replicas_are_cleared_in_the_next_partition_epoch(log: Metadata
     log.publish(replace(shrunk, elr=(1, 2), partition_epoch=1))
     assert log.explanations() == []
     log.publish(replace(shrunk, elr=(2,)))
-    assert ["is published" in each for each in log.explanations()] == [True]
+    assert ["is published" in explanation for explanation in log.explanations()] == [True]
 
 
 @pytest.mark.parametrize("fields", [{"leader_epoch": 2}, {"isr": (1, 2, 0)}, {"leader": 2}, {"partition_epoch": 0}])

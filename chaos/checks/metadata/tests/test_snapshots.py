@@ -82,7 +82,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([start(), *chunks(*range(0, 3000, 100), size=-1)], []),
         (growing(7), []),
         (growing(8), ["fetched 3100 bytes until it has", "at most 3000"]),
-        ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
+        ([chunk for end in range(5) for chunk in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
     ],
 )
 def test_download_may_fetch_a_snapshot_once_and_a_chunk_for_each_restart(steps: list[Step], words: list[str]) -> None:
@@ -176,7 +176,9 @@ class Node:
         self.act(PeerReply(0, Channel.RAFT, 1, None), Send(0, Channel.RAFT, 1, FETCH_SNAPSHOT, 1, body, tag, 100, ""))
 
     def explanations(self) -> str:
-        return " ".join(each.explanation for check in (self.requested, self.kept) for each in check.violations)
+        return " ".join(
+            violation.explanation for check in (self.requested, self.kept) for violation in check.violations
+        )
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ class Watched:
         effects = [Note(what, (("end_offset", number), ("epoch", 1))) for what, number in notes]
         self.check.acted(at_us, self.process, TimerFired(1), effects)
         self.check.inspect(at_us, 0, self.process, TimerFired(1), False)
-        return [each.explanation for each in self.check.violations[before:]]
+        return [violation.explanation for violation in self.check.violations[before:]]
 
     def reports(self, size: int, *made_ms: int, loaded: int = 0) -> None:
         self.metrics.gauge(*NAMES, "SnapshotSizeBytes").value = size

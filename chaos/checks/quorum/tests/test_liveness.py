@@ -93,7 +93,9 @@ class Voter:
 
     @property
     def explanations(self) -> str:
-        return " ".join(each.explanation for check in (self.leads, self.seeks, self.cuts) for each in check.violations)
+        return " ".join(
+            violation.explanation for check in (self.leads, self.seeks, self.cuts) for violation in check.violations
+        )
 
 
 @pytest.fixture
@@ -226,8 +228,8 @@ def quorum() -> Quorum:
 def test_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 20 * SECOND_US
     nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
-    for each in nodes:
-        quorum.fault_times.node(each, quorum.now_us - SECOND_US)
+    for node in nodes:
+        quorum.fault_times.node(node, quorum.now_us - SECOND_US)
     if touched == "links of two voters":
         quorum.fault_times.link(0, 1, quorum.now_us - SECOND_US)
         quorum.fault_times.link(2, 0, quorum.now_us - SECOND_US)

@@ -101,7 +101,7 @@ class Voter:
             0, Channel.RAFT, 1, FETCH, 1, build_fetch_request("c", 1, 5, end, 0, 0, 100), Tag(FETCH, 1, ""), 1000, ""
         )
         self.fetches.acted(0, self.node, None, (effect,))
-        return " ".join(each.explanation for each in self.fetches.violations)
+        return " ".join(violation.explanation for violation in self.fetches.violations)
 
     def fetch_violation(
         self,
@@ -128,7 +128,7 @@ class Voter:
         response = build_fetch_response(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
         tag, check = Tag(FETCH, 1, ""), MetadataFetchResponses(self.context)
         check.acted(0, self.node, Request(1, 1, FETCH, 1, "", request, tag), (Reply(1, 1, FETCH, 1, response, tag),))
-        return " ".join(each.explanation for each in check.violations)
+        return " ".join(violation.explanation for violation in check.violations)
 
     def broken(self) -> list[str]:
         return [check.guarantee for check in (self.epochs, self.votes) if check.violations]
@@ -289,7 +289,7 @@ def test_records_continue_the_log_of_the_fetcher(
 
 
 def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
-    return next(each for each in quorum.checks if isinstance(each, HighWatermarkOfLeaders))
+    return next(check for check in quorum.checks if isinstance(check, HighWatermarkOfLeaders))
 
 
 @pytest.mark.clause("T-7")
@@ -297,8 +297,8 @@ def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
 def test_leader_commits_its_own_first_record_before_it_reports_anything(offset: int, right: bool) -> None:
     quorum: Quorum = settled()
     quorum.commit(2, 1)
-    for each in quorum.checks:
-        each.violations.clear()  # Node 1 went back only for this test.
+    for check in quorum.checks:
+        check.violations.clear()  # Node 1 went back only for this test.
     quorum.fault_times.node(0, quorum.now_us)
     quorum.elect(1, 2)
     elected = Note("leader_elected", (("epoch", 2), ("start_offset", 3)))
@@ -319,7 +319,7 @@ def test_follower_high_watermark_does_not_exceed_leader_s(offset: int, led: bool
         high_watermarks(quorum).acted(quorum.now_us, quorum.nodes[0].node, None, [noted])
         quorum.nodes[0].is_leader = False
     quorum.commit(offset, 3)
-    explanation = [each.explanation for check in quorum.checks for each in check.violations]
+    explanation = [violation.explanation for check in quorum.checks for violation in check.violations]
     assert any("no leader up to that epoch" in each for each in explanation) is not right
 
 

@@ -16,7 +16,11 @@ def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
     checks = all_checks(check_context())
     for check in checks:
         check.end(rows)
-    said = {check.guarantee: [each.explanation for each in check.violations] for check in checks if check.violations}
+    said = {
+        check.guarantee: [violation.explanation for violation in check.violations]
+        for check in checks
+        if check.violations
+    }
     return said, {check.guarantee for check in checks if check.evidence}
 
 

@@ -89,7 +89,7 @@ def test_no_client_of_a_load_deletes_records_of_others() -> None:
     """``may_be_deleted`` relies on it."""
     root = Path(bench.fleet.__file__).parents[2]
     files = [each for folder in ("bench/fleet", "chaos", "scenarios") for each in (root / folder).rglob("*.py")]
-    played = [each for each in files if "tests" not in each.parts]
+    played = [file for file in files if "tests" not in file.parts]
     calls = {str(each.relative_to(root)) for each in played if names_delete_records(each.read_text(encoding="utf-8"))}
     assert calls == HARMLESS
 
@@ -210,7 +210,9 @@ def test_value_that_is_written_three_times_is_judged_by_each_two_writes_in_a_row
         history.add([replace(operation("f", index, "fetch"), complete_us=shown_s * SECOND_US)])
         history.add([read(index, offset, shift=-offset)])
     violations = judged(Duplicate(check_context()), history)
-    assert {each.partition(":")[0] for each in violations} == {f"hot-0 offset {offset}" for offset in range(20, 25)}
+    assert {violation.partition(":")[0] for violation in violations} == {
+        f"hot-0 offset {offset}" for offset in range(20, 25)
+    }
 
 
 @pytest.mark.clause("E-7")

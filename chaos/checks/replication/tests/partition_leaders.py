@@ -28,7 +28,7 @@ class Leader:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        (self.check,) = (each for each in cluster.checks if isinstance(each, HighWatermarkByRequests))
+        (self.check,) = (check for check in cluster.checks if isinstance(check, HighWatermarkByRequests))
         self.node = cluster.node(0)
         self.led = self.node.broker.partitions.by_id[KEY]
         self.states = {each: FollowerState(each, 0, log_end_offset=3) for each in (1, 2)}
@@ -61,7 +61,7 @@ class Leader:
         self.cluster.view.observe(self.cluster.now_us, 0, self.node)
 
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 class Proposer(Leader):
@@ -69,7 +69,7 @@ class Proposer(Leader):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        (self.proposals,) = (each for each in cluster.checks if isinstance(each, ProposalsHonest))
+        (self.proposals,) = (check for check in cluster.checks if isinstance(check, ProposalsHonest))
         self.led.followers.isr = (0, 1)
         self.commits((0, 1))
 
@@ -107,4 +107,4 @@ class Proposer(Leader):
         self.happens(PeerReply(1, Channel.CONTROLLER, 5, body))
 
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.proposals.violations]
+        return [violation.explanation for violation in self.proposals.violations]

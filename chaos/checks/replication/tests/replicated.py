@@ -103,8 +103,8 @@ class Cluster:
         self.view = ReplicaView(FaultTimes(), min_insync=2)
         settings = Settings(in_sync_us=IN_SYNC_US, tombstone_horizon=tombstone_horizon)
         self.context = CheckContext(settings, QuorumView(3, 0, FaultTimes()), self.view)
-        self.checks = [each(self.context) for each in check_kinds() if issubclass(each, ReplicaCheck)]
-        (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
+        self.checks = [kind(self.context) for kind in check_kinds() if issubclass(kind, ReplicaCheck)]
+        (self.acked,) = (check for check in self.checks if isinstance(check, NoAckedLost))
         self.logs = [Log() for _ in range(3)]
         self.incarnations = [0, 0, 0]
         self.epochs = [0, -1, -1]
@@ -188,8 +188,8 @@ class Cluster:
         self.epochs = [epoch if each == number else -1 for each in range(3)]
 
     def broken(self) -> list[str]:
-        for each in self.checks:
-            each.end(History(end_us=self.now_us))
+        for check in self.checks:
+            check.end(History(end_us=self.now_us))
         return [check.guarantee for check in self.checks if check.violations]
 
 

@@ -93,7 +93,7 @@ def test_leader_that_lacks_committed_records_is_a_violation(cluster: Cluster) ->
 
 
 def test_replicas_that_do_not_converge_are_a_violation(cluster: Cluster) -> None:
-    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    (converge,) = (check for check in cluster.checks if isinstance(check, ReplicasConverge))
     assert converge.reached()
     cluster.append(batch(3, 0), to=(0,))
     assert not converge.reached()
@@ -124,7 +124,7 @@ def test_replicas_that_do_not_converge_are_a_violation(cluster: Cluster) -> None
 def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directories_may_wait(
     cluster: Cluster, elr: tuple[int, ...], lost: tuple[int, ...], damaged: tuple[int, ...], reached: bool
 ) -> None:
-    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    (converge,) = (check for check in cluster.checks if isinstance(check, ReplicasConverge))
     homes = tuple(LOST_DIRECTORY if node in lost else bytes([node] * 16) for node in range(3))
     for node in damaged:
         cluster.view.partitions[KEY].eligible.came_back_damaged(node)
@@ -148,7 +148,7 @@ def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directorie
 def test_only_a_replica_that_would_begin_behind_lost_remote_segments_may_stay_behind(
     cluster: Cluster, is_tiered: bool, lost: int | None, local_start: int, is_in_sync: bool, reached: bool
 ) -> None:
-    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    (converge,) = (check for check in cluster.checks if isinstance(check, ReplicasConverge))
     loses_metadata(cluster, lost)
     for log in cluster.logs:
         log.config = LogConfig(remote_storage_enable=is_tiered)
@@ -218,7 +218,7 @@ def test_metadata_of_a_partition_is_where_nodes_write_it() -> None:
 
 
 def test_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) -> None:
-    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    (converge,) = (check for check in cluster.checks if isinstance(check, ReplicasConverge))
     cluster.view.partitions[KEY].eligible.came_back_uncleanly(1)
     homes = (bytes(16), LOST_DIRECTORY, bytes(16))
     cluster.change(isr=(), elr=(1,), leader=NO_LEADER, leader_epoch=1, directories=homes)
@@ -352,9 +352,11 @@ def test_leader_with_late_metadata_counts_its_isr_by_the_minimum_that_holds_with
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
     cluster.acknowledge(3)
-    explanations = [each.explanation for each in cluster.acked.violations]
+    explanations = [violation.explanation for violation in cluster.acked.violations]
     assert bool(explanations) == (isr_known != (0,))
-    assert all("by its metadata (0, 1) are in sync, and at least 1 must hold it" in each for each in explanations)
+    assert all(
+        "by its metadata (0, 1) are in sync, and at least 1 must hold it" in explanation for explanation in explanations
+    )
 
 
 @pytest.mark.clause("F-22")
@@ -377,7 +379,7 @@ def test_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
     leader.fetch(2, 4, counted=False, error=ErrorCode.fenced_leader_epoch, moves_to=4)
-    assert [each for each in leader.explanations() if "replica 2 has requested only 3" in each]
+    assert [explanation for explanation in leader.explanations() if "replica 2 has requested only 3" in explanation]
 
 
 @pytest.mark.clause("F-22")
@@ -387,14 +389,14 @@ def test_high_watermark_that_does_not_follow_the_last_request_is_a_violation(clu
     leader.fetch(1, 4)
     assert leader.explanations() == []
     leader.fetch(2, 4)
-    assert ["high watermark at 3" in each for each in leader.explanations()] == [True]
+    assert ["high watermark at 3" in explanation for explanation in leader.explanations()] == [True]
 
 
 def test_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4, counted=False)
-    assert ["counts replica 1 as far as 3" in each for each in leader.explanations()] == [True]
+    assert ["counts replica 1 as far as 3" in explanation for explanation in leader.explanations()] == [True]
 
 
 @pytest.mark.clause("F-22")
@@ -420,7 +422,7 @@ def test_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: Clu
     cluster.change(isr=(0,))
     leader.node.broker.quorum_node.loader.image = cluster.image()
     leader.moves(4)
-    assert ["only (0,) are in sync, of at least 2" in each for each in leader.explanations()] == [True]
+    assert ["only (0,) are in sync, of at least 2" in explanation for explanation in leader.explanations()] == [True]
 
 
 def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> None:
@@ -429,7 +431,7 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
     leader.fetch(1, 4)
     leader.brokers[1] = broker_image(1, broker_epoch=8)
     leader.fetch(2, 4, moves_to=4)
-    assert ["registered in epoch 8" in each for each in leader.explanations()] == [True]
+    assert ["registered in epoch 8" in explanation for explanation in leader.explanations()] == [True]
 
 
 @pytest.mark.parametrize(
@@ -450,7 +452,7 @@ def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, 
     topics = [FetchTopic("t", TOPIC_ID, [replace(right, **fields)])]
     body = FetchRequest(1, topics=topics)
     check.acted(0, node, None, [Send(0, Channel.REPLICA, 1, 1, 17, body, Tag(1, 17, "f"), 1000, "f")])
-    assert [explanation in each.explanation for each in check.violations] == ([True] if explanation else [])
+    assert [explanation in violation.explanation for violation in check.violations] == ([True] if explanation else [])
 
 
 def test_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:

@@ -68,7 +68,7 @@ class Deletions:
         topic = DeleteRecordsTopicResult(name=TopicName("t"), partitions=(result,))
         body = DeleteRecordsResponse(throttle_time=milliseconds(0), topics=(topic,))
         self.happens(object(), Reply(9, 1, ApiKey.DELETE_RECORDS, 2, body, TAG))
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
     def fenced(self, replica: int) -> None:
         brokers = {**self.leader.brokers, replica: broker_image(replica, broker_epoch=7, fenced=True)}

@@ -116,7 +116,7 @@ def test_eligible_replica_may_have_been_in_sync_between_two_published_states(clu
     if skips:
         cluster.state = replace(cluster.state, partition_epoch=cluster.state.partition_epoch + 1)
     cluster.change(elr=(1,))
-    found = ["it registered after an unclean shutdown" in each.explanation for each in check.violations]
+    found = ["it registered after an unclean shutdown" in violation.explanation for violation in check.violations]
     assert found == ([] if skips else [True])
 
 
@@ -139,7 +139,7 @@ def test_replica_joins_when_it_has_requested_the_high_watermark(cluster: Cluster
     proposer = Proposer(in_order())
     proposer.led.log.high_watermark = 4
     proposer.proposes((0, 1, 2))
-    assert ["replica 2 has requested 3" in each for each in proposer.explanations()] == [True]
+    assert ["replica 2 has requested 3" in explanation for explanation in proposer.explanations()] == [True]
 
 
 @pytest.mark.parametrize(("moves_to", "is_red"), [(4, False), (5, True)])
@@ -154,7 +154,7 @@ def test_high_watermark_may_move_before_its_event_appends(cluster: Cluster, move
     log.held.append(batch(4, 0))
     log.unsynced = 2
     leader.fetch(2, moves_to, moves_to=moves_to)
-    assert any("synced up to 3" in each for each in leader.explanations()) is is_red
+    assert any("synced up to 3" in explanation for explanation in leader.explanations()) is is_red
 
 
 @pytest.mark.parametrize(("began_at", "is_red"), [(3, False), (4, True)])
@@ -169,7 +169,7 @@ def test_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at
     proposer.proposes((0, 1, 2))
     explanations = proposer.explanations()
     assert bool(explanations) is is_red
-    assert all(f"its epoch began at {began_at}" in each for each in explanations)
+    assert all(f"its epoch began at {began_at}" in explanation for explanation in explanations)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_replica_that_joins_behind_the_end_may_leave_at_once(
     proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
     explanations = proposer.explanations()
     assert bool(explanations) is not may_leave
-    assert all("replica 2 has never been behind" in each for each in explanations)
+    assert all("replica 2 has never been behind" in explanation for explanation in explanations)
 
 
 @pytest.mark.clause("F-22")
@@ -228,7 +228,7 @@ def test_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
     proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch, leader_epoch=1)
     explanations = proposer.explanations()
     assert bool(explanations) is not may_leave
-    assert all("replica 2 has never been behind" in each for each in explanations)
+    assert all("replica 2 has never been behind" in explanation for explanation in explanations)
 
 
 @pytest.mark.clause("F-22")
@@ -250,7 +250,9 @@ def test_replica_at_rest_has_caught_up_with_each_request(
     proposer.fetch(1, 3, topics=[], **session)
     cluster.append(batch(3, 0), to=(0,))
     proposer.proposes((0,))
-    assert ["never been behind" in each for each in proposer.explanations()] == ([True] if was_there else [])
+    assert ["never been behind" in explanation for explanation in proposer.explanations()] == (
+        [True] if was_there else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_proposal_is_accepted_in_the_partition_epoch_that_it_names(
     proposer.gets_response(0, partition_epoch)
     explanations = proposer.explanations()
     assert bool(explanations) is not may_accept
-    assert all("the controller accepted" in each for each in explanations)
+    assert all("the controller accepted" in explanation for explanation in explanations)
 
 
 def test_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
@@ -491,7 +493,7 @@ def explanations(*images: MetadataImage) -> list[str]:
         node = StubNode(StubBroker(controller=StubImages(each))).as_node()
         event = None if number == 0 else TimerFired(1)
         check.inspect(number, 0, node, event, False)
-    return [each.explanation for each in check.violations]
+    return [violation.explanation for violation in check.violations]
 
 
 def of_cluster(value: str = "2", **own: str) -> Configs:

@@ -84,7 +84,7 @@ def test_log_consistent_forgives_an_excused_loss_until_the_replica_is_in_sync(cl
         log: Any = cluster.logs[0]
         node = StubNode(StubBroker(partitions=node_partitions(Partition("t", KEY[0], 0, 0, log)))).as_node()
         check.inspect(cluster.now_us, 5, node, None, thorough=True)
-        return [each.explanation for each in check.violations]
+        return [violation.explanation for violation in check.violations]
 
     lost_by_all(cluster, isr=(1, 2))
     assert looked(2) == looked(1) == looked(2) == []
@@ -156,7 +156,7 @@ def test_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Clu
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
     (check,) = (each for each in cluster.checks if isinstance(each, IsrHonest))
-    assert [each.explanation.split(" ends")[0] for each in check.violations] == ["t-0: 1", "t-0: 2"]
+    assert [violation.explanation.split(" ends")[0] for violation in check.violations] == ["t-0: 1", "t-0: 2"]
     check.violations.clear()
     cluster.restart(1)
     cluster.view.started(1)

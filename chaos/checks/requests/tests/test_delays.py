@@ -102,7 +102,7 @@ class CheckedNode:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 FETCH = body(max_wait_ms=500)

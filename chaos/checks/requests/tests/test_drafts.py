@@ -70,7 +70,7 @@ def explanations(times: int = 1) -> list[str]:
     request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", REQUEST, tag)
     for _ in range(times):
         check.acted(0, node, request, [Reply(1, 8, ApiKey.FETCH, DRAFT, RESPONSE, tag)])
-    return [each.explanation for each in check.violations]
+    return [violation.explanation for violation in check.violations]
 
 
 @pytest.mark.clause("D-1", "G-12")
@@ -154,7 +154,7 @@ def reported(*bodies: ApiVersionsResponse, version: int = 3, keeps_epoch: bool =
     node = StubNode(StubBroker(config=config)).as_node()
     for body in bodies:
         check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
-    return [each.explanation.removeprefix("node-0 sent me ") for each in check.violations]
+    return [violation.explanation.removeprefix("node-0 sent me ") for violation in check.violations]
 
 
 @pytest.mark.clause("D-3")

@@ -114,13 +114,13 @@ class CheckedNode:
             0, SESSION, [FetchTopicResponse("t", b"", list(lines))], response_flags=INCREMENTAL_FETCH_OK
         )
         reply = Reply(1, 1, 1, version, body, Tag(1, version, "f", SESSION, 4))
-        data: dict[PartitionName, PartitionData] = {("t", each.partition): each for each in lines}
+        data: dict[PartitionName, PartitionData] = {("t", line.partition): line for line in lines}
         fetch = CompletedFetch(self.node, "f", SESSION, self.session, request, False, data, reply)
         self.check.fetched(0, fetch)
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation.partition(": ")[2] for each in self.check.violations]
+        return [violation.explanation.partition(": ")[2] for violation in self.check.violations]
 
 
 def wanted(offset: int = 8, **fields: Any) -> WantedPartition:

@@ -55,7 +55,7 @@ class Follower:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation.partition(": ")[2] for each in self.check.violations]
+        return [violation.explanation.partition(": ")[2] for violation in self.check.violations]
 
 
 @pytest.fixture

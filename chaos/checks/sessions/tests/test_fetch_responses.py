@@ -83,7 +83,7 @@ class Talk:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.mark.clause("F-15", "G-7")

@@ -142,7 +142,7 @@ class Session:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation.partition(": ")[2] for each in self.check.violations]
+        return [violation.explanation.partition(": ")[2] for violation in self.check.violations]
 
 
 def session(version: int = FINAL_VERSION, offset: int = 5, count: int = 2) -> Session:
@@ -405,7 +405,7 @@ def test_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> N
     assert talk.explanations == []
     talk = session(version, offset=4)
     talk.fetch({}, max_bytes=1)
-    assert [each.split(",")[0] for each in talk.explanations] == ["t-0 has data", "t-1 has data"]
+    assert [explanation.split(",")[0] for explanation in talk.explanations] == ["t-0 has data", "t-1 has data"]
 
 
 @pytest.mark.clause("X-4", "G-5")
@@ -529,7 +529,7 @@ def test_partition_waits_for_all_others_once_and_no_longer(version: int, count: 
         talk.fetch({}, talk.line(0, BATCH))
         for turn in range(count - 2 + extra):
             talk.fetch({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
-        starved = [each for each in talk.explanations if f"t-{count - 1} has data" in each]
+        starved = [explanation for explanation in talk.explanations if f"t-{count - 1} has data" in explanation]
         assert bool(starved) is bool(extra), (extra, talk.explanations)
 
 

@@ -81,8 +81,8 @@ def make_fetch(
 
 
 def is_red(check: FetchCheck, *fetches: CompletedFetch) -> bool:
-    for each in fetches:
-        check.fetched(0, each)
+    for fetch in fetches:
+        check.fetched(0, fetch)
     return bool(check.violations)
 
 
@@ -174,7 +174,7 @@ def test_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, ex
     assert not is_red(check, first)
     node.broker.partitions.followed[KEY].log.high_watermark = 4
     assert is_red(check, left_out(first), left_out(first))
-    assert all(explanation in each.explanation for each in check.violations)
+    assert all(explanation in violation.explanation for violation in check.violations)
 
 
 def left_out(before: CompletedFetch) -> CompletedFetch:

@@ -140,7 +140,7 @@ class Fetchers:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.mark.clause("F-5", "F-17")
@@ -368,7 +368,7 @@ def test_session_metrics_that_are_off_by_one_are_a_violation(which: int) -> None
     subject, check = node(), MetricsExact(check_context())
     check.inspect(0, 0, subject, None, thorough=False)
     assert check.violations == []
-    assert [each.value for each in session_metrics(subject)] == [0, 0, 0]
+    assert [metric.value for metric in session_metrics(subject)] == [0, 0, 0]
     metrics, kind = subject.broker.metrics, "FetchSessionCache"
     off = (
         metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),

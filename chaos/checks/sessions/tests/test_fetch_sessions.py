@@ -382,12 +382,12 @@ def test_incremental_request_without_a_session_must_be_refused(number: int, erro
 def test_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
     order = SequenceOrder(check_context())
     requests = [row("request", 1, connection=1), row("request", second, connection=2)]
-    for each in (CREATED, *requests, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
-        order.trace(each)
+    for request in (CREATED, *requests, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
+        order.trace(request)
     assert (order.violations == []) is right
 
 
-COLUMNS = [each.name for each in fields(TraceRow)]
+COLUMNS = [field_.name for field_ in fields(TraceRow)]
 
 
 @pytest.mark.thorough
@@ -405,5 +405,5 @@ def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
     for row in sorted(rows, key=lambda row: (row["incarnation"], row["seq"])):
         for check in checks:
             if row["what"] in check.rows:
-                check.trace(TraceRow(**{each: row[each] for each in COLUMNS}))
+                check.trace(TraceRow(**{column: row[column] for column in COLUMNS}))
     assert {check.guarantee for check in checks if check.violations} == expected

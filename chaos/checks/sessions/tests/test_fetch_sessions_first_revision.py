@@ -31,7 +31,7 @@ class Session:
         body = FetchRequest(session_id=session_id, session_epoch=kind, fetch_type=kind)
         request = Request(1, 1, FETCH, VERSION, "me", body, tag)
         self.check.acted(0, NODE.as_node(), request, [*notes, Reply(1, 1, FETCH, VERSION, response, tag)])
-        return [each.explanation.partition(": ")[2] for each in self.check.violations[before:]]
+        return [violation.explanation.partition(": ")[2] for violation in self.check.violations[before:]]
 
 
 @pytest.mark.clause("G-4", "G-9")

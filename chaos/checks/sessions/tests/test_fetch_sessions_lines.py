@@ -25,7 +25,7 @@ def explanations(*acts: Act) -> list[str]:
     check = SessionLines(check_context())
     for request, effects in acts:
         check.acted(0, NODE, request, effects)
-    return [each.explanation for each in check.violations]
+    return [violation.explanation for violation in check.violations]
 
 
 def reply(request: Request, session_id: int, tag: Tag | None = None) -> Reply:

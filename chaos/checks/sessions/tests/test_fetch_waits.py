@@ -121,7 +121,7 @@ class ObservedNode:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id:
     node = ObservedNode(replica_id=replica_id, role="client")
     node.fetch({7: 0}, -1)
     node.advance(LATER_US)
-    assert [each.rpartition(", ")[2] for each in node.explanations] == ends
+    assert [explanation.rpartition(", ")[2] for explanation in node.explanations] == ends
 
 
 @pytest.mark.clause("F-22")

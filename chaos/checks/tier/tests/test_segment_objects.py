@@ -116,7 +116,7 @@ class Tiered:
         )
         before = len(check.violations)
         check.acted(0, self.node, None, [Note("segment_copied", tuple(fields))])
-        return [each.explanation for each in check.violations[before:]]
+        return [violation.explanation for violation in check.violations[before:]]
 
 
 def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordinator: int = -1) -> bytes:
@@ -355,10 +355,10 @@ class Listing:
 
     def knows(self, *listed: tuple[int, int], others: Sequence[tuple[int, int, SegmentState]] = ()) -> list[str]:
         finished = [_segment(*each, SegmentState.COPY_SEGMENT_FINISHED) for each in listed]
-        node = _node_with_segments(StubLog(), finished, [_segment(*each) for each in others])
+        node = _node_with_segments(StubLog(), finished, [_segment(*other) for other in others])
         before = len(self.check.violations)
         self.check.inspect(0, 0, node, None, False)
-        return [each.explanation for each in self.check.violations[before:]]
+        return [violation.explanation for violation in self.check.violations[before:]]
 
 
 def _node_with_segments(log: StubLog, listed: Sequence[RemoteSegment], others: Sequence[RemoteSegment] = ()) -> "Node":
@@ -453,7 +453,7 @@ def missing_in_tier(
     check.inspect(0, 0, node, None, False)
     if not check.reached():
         check.overdue(0, 60_000_000)
-    return [each.explanation.partition(" on ")[0] for each in check.violations]
+    return [violation.explanation.partition(" on ")[0] for violation in check.violations]
 
 
 @pytest.mark.clause("P-14")

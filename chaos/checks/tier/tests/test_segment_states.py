@@ -135,7 +135,7 @@ class Tier:
 
     @property
     def explanation(self) -> str:
-        return " ".join(each.explanation for each in self.check.violations)
+        return " ".join(violation.explanation for violation in self.check.violations)
 
 
 def test_record_is_read_without_the_broker_s_code() -> None:

@@ -61,7 +61,7 @@ def test_lost_response_of_init_producer_id_is_repeated(between: tuple[TxnTransit
     world.write(*between)
     explanations = world.replies(continuing(0), init_producer_id_response(error=ErrorCode.producer_fenced))
     assert bool(explanations) is is_wrong
-    assert all("nothing has happened since" in each for each in explanations)
+    assert all("nothing has happened since" in explanation for explanation in explanations)
 
 
 @pytest.mark.clause("X-1")
@@ -69,7 +69,7 @@ def test_new_coordinator_may_fence_who_lost_the_response() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
     assert world.replies(continuing(0), init_producer_id_response(producer_epoch=1)) == []
-    raised = next(each for each in world.checks if isinstance(each, OwnersGoOn))._raised
+    raised = next(check for check in world.checks if isinstance(check, OwnersGoOn))._raised
     raised["x"] = raised["x"]._replace(log=world.data)
     assert world.replies(continuing(0), init_producer_id_response(error=ErrorCode.producer_fenced)) == []
 
@@ -83,7 +83,7 @@ def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST, SECOND)
     explanations = world.replies(continuing(named[1], named[0]), init_producer_id_response(producer_epoch=2))
-    assert bool([each for each in explanations if "KIP-360" in each]) is is_wrong
+    assert bool([explanation for explanation in explanations if "KIP-360" in explanation]) is is_wrong
 
 
 @pytest.mark.clause("X-1")
@@ -93,7 +93,7 @@ def test_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong:
     last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
     world.write(OWNER, last, OWNER._replace(producer_id=8))
     explanations = world.replies(continuing(epoch), init_producer_id_response(8))
-    assert bool([each for each in explanations if "KIP-360" in each]) is is_wrong
+    assert bool([explanation for explanation in explanations if "KIP-360" in explanation]) is is_wrong
 
 
 DUTY_US = 2_000_000 + 3_000_000 + WORK_US

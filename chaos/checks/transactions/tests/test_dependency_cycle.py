@@ -27,7 +27,7 @@ def violations_of(history: History) -> list[Violation]:
 def test_exactly_the_planted_cycle_is_found(name: str) -> None:
     _, circle, at_us = PLANTED[name]
     violations = violations_of(planted(name))
-    assert [(each.explanation.partition(":")[0], each.at_us) for each in violations] == (
+    assert [(violation.explanation.partition(":")[0], violation.at_us) for violation in violations] == (
         [(circle, at_us)] if circle else []
     ), violations
     assert closed_at(planted(name)) == at_us

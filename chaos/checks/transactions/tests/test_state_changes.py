@@ -60,7 +60,7 @@ def test_whole_transaction_is_no_violation() -> None:
     world.marker()
     assert world.write(DONE) == []
     assert world.replies(end_txn_request(), end_txn_response()) == []
-    assert all(each.evidence for each in world.checks if not isinstance(each, TimeoutsKept))
+    assert all(check.evidence for check in world.checks if not isinstance(check, TimeoutsKept))
 
 
 def test_response_before_its_value_is_replicated_is_a_violation() -> None:
@@ -118,7 +118,7 @@ def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: 
     world.acts(None, markers(**sent))
     explanations = world.looked()
     assert len(explanations) == bool(clause)
-    assert all(clause in each for each in explanations)
+    assert all(clause in explanation for explanation in explanations)
 
 
 def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
@@ -165,7 +165,7 @@ def test_owner_is_not_refused(error: int, step: TxnTransitMetadata, broken: int)
     assert len(world.replies(end_txn_request(), end_txn_response(-1, -1, error))) == broken
     world = CheckedTransactionCoordinator()
     world.write(OWNER, step, OWNER._replace(producer_epoch=1))
-    assert all("with error" not in each for each in world.replies(end_txn_request(), end_txn_response(-1, -1, error)))
+    assert all("with error" not in reply for reply in world.replies(end_txn_request(), end_txn_response(-1, -1, error)))
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert len(world.replies(*adding(0, error=error))) == (

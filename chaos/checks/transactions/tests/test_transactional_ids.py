@@ -68,7 +68,7 @@ class CheckedCoordinator:
 
     @property
     def explanations(self) -> list[str]:
-        return [each.explanation for each in self.check.violations]
+        return [violation.explanation for violation in self.check.violations]
 
 
 @pytest.fixture

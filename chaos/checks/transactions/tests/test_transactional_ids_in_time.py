@@ -53,9 +53,9 @@ def test_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: in
 def test_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
-    for each in world.checks:
-        if isinstance(each, TimeoutsKept):
-            each.transactions.ids["x"].leader = leader
+    for check in world.checks:
+        if isinstance(check, TimeoutsKept):
+            check.transactions.ids["x"].leader = leader
     world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
     assert len(world.looked()) == broken
 
@@ -68,8 +68,8 @@ def test_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int
     world.ms += age_ms
     world.us += age_ms * 1000 - 2000
     if fault:
-        for each in world.checks:
-            each.context.quorum.fault_times.node(2, world.us)
+        for check in world.checks:
+            check.context.quorum.fault_times.node(2, world.us)
     aborted = STARTED._replace(state=TransactionState.PREPARE_ABORT, producer_epoch=1)
     assert len(world.write(aborted)) == broken
 

@@ -184,7 +184,7 @@ def test_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wr
     assert world.write(DECIDED) == []
     if is_marked:
         world.marker()
-    next(each for each in world.checks if isinstance(each, MarkersDecided))._written.clear()
+    next(check for check in world.checks if isinstance(check, MarkersDecided))._written.clear()
     world.reopen_data()
     assert world.looked() == []
     assert bool(world.write(DONE)) is not is_marked

@@ -119,13 +119,13 @@ class CheckedTransactionCoordinator:
         """Let the checks follow the logs, and return the explanations of all violations."""
         self.us += 1000
         self.view.observe(self.us, 0, self.node(), False)
-        return [violation.explanation for each in self.checks for violation in each.violations]
+        return [violation.explanation for check in self.checks for violation in check.violations]
 
     def acts(self, event: Request | None, *effects: Any) -> None:
         self.us += 1000
-        for each in self.checks:
-            if type(each).acted is not Check.acted:
-                each.acted(self.us, self.node(), event or Closed(99), effects)
+        for check in self.checks:
+            if type(check).acted is not Check.acted:
+                check.acted(self.us, self.node(), event or Closed(99), effects)
 
     def write(self, *steps: TxnTransitMetadata, commits: bool = True) -> list[str]:
         """Append the values, and replicate them."""

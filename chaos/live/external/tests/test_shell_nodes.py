@@ -92,7 +92,9 @@ def test_node_is_started_again_once(tmp_path: Path) -> None:
 
 def test_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
     cluster, processes = LiveCluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
-    launchers: list[Any] = [SimpleNamespace(process=each, evidence=tuple, close=lambda: None) for each in processes]
+    launchers: list[Any] = [
+        SimpleNamespace(process=process, evidence=tuple, close=lambda: None) for process in processes
+    ]
     cluster.nodes = [LiveNode(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]
     for each in processes:
         each.pause()

@@ -123,7 +123,7 @@ def _earlier() -> None:
 
 
 def children() -> set[int]:
-    return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)} - EARLIER
+    return {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)} - EARLIER
 
 
 @pytest.mark.rotated(3, "runs")
@@ -133,7 +133,7 @@ def test_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path
     manifest = read_manifest(folder)
     assert (manifest.crash, manifest.target) == ("", target)
     assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
-    assert [(each.guarantee, each.holds) for each in manifest.checks] == [
+    assert [(check.guarantee, check.holds) for check in manifest.checks] == [
         ("target-stays-up", True),
         ("responses-after-heal", True),
     ]
@@ -152,7 +152,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     target = target_file(tmp_path, serve, nodes=3, more=prepared, words=("it", "{settings...}"))
     folder = play_scenario(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
-    assert [(each.guarantee, each.holds, each.detail) for each in manifest.checks] == [
+    assert [(check.guarantee, check.holds, check.detail) for check in manifest.checks] == [
         ("target-stays-up", True, ""),
         ("responses-after-heal", True, ""),
     ]
@@ -184,7 +184,7 @@ def test_target_that_exits_violates_guarantee_with_its_last_output(tmp_path: Pat
 
 def test_target_without_run_stays_up_until_released(tmp_path: Path) -> None:
     with standing(target_file(tmp_path, SERVE), tmp_path) as target:
-        assert [each.node_id for each in nodes_of(target.bootstrap)] == [0]
+        assert [node.node_id for node in nodes_of(target.bootstrap)] == [0]
         assert len(target.processes()) == 1
     assert not children()
     dies = target_file(tmp_path, "echo 'no such option'; exit 3")

@@ -87,9 +87,10 @@ def first_pending_offset_is_stable(
     visible = shard.offsets.find
     return [
         replace(
-            each, is_unstable=each.is_unstable and visible(OffsetKey(group_id, each.topic, each.partition)) is not None
+            offset,
+            is_unstable=offset.is_unstable and visible(OffsetKey(group_id, offset.topic, offset.partition)) is not None,
         )
-        for each in offsets
+        for offset in offsets
     ]
 
 

@@ -72,7 +72,7 @@ def retention_bytes_without_local_log(
 def remote_age_counts_from_the_copy(original: Function, segments: Sequence[Any], log: Any, now_ms: int) -> Sliced[Any]:
     """``retention.ms`` of remote segments counts from their copy, and not from their largest timestamp (KIP-405,
     P-11)."""
-    copied = [replace(each, max_timestamp_ms=each.event_timestamp_ms) for each in segments]
+    copied = [replace(segment, max_timestamp_ms=segment.event_timestamp_ms) for segment in segments]
     return (yield from original(copied, log, now_ms))
 
 
