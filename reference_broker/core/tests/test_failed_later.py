@@ -329,7 +329,7 @@ def test_bug_in_shared_group_state_ends_node_with_location() -> None:
     world = coordinated(group_initial_rebalance_delay_ms="100")
     costs = contained(world)
     join(world, VICTIM)
-    with bug_in(rebalances, "complete"), pytest.raises(BugError) as bug:
+    with bug_in(rebalances, "complete_join"), pytest.raises(BugError) as bug:
         world.advance(500)
     assert costs == []
     assert crash_words(bug.value).endswith(", in a timer")
