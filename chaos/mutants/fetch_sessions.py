@@ -237,9 +237,9 @@ def larger_sessions_wait(original: Function, session: Any, candidate: Any, wall_
 
 
 @mutant(f"{CACHE}:FetchSessionCache._evict")
-def evictions_not_counted(original: Function, self: Any, victim: Any, candidate: Any, wall_ms: int) -> None:
+def evictions_not_counted(original: Function, self: Any, evictable: Any, candidate: Any, wall_ms: int) -> None:
     """An eviction is not counted in IncrementalFetchSessionEvictionsPerSec (F-21)."""
-    original(self, victim, candidate, wall_ms)
+    original(self, evictable, candidate, wall_ms)
     self._evictions.value -= 1
 
 

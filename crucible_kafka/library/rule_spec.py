@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from crucible_kafka.library.message_facts import Facts
 from reference_broker.core.events import Request
-from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FINAL_EPOCH, INITIAL_EPOCH, FetchRequest
 
 Act: TypeAlias = Literal[
     "drop_request",
@@ -33,7 +33,6 @@ SESSIONS: Final = ("new", "incremental", "closing")
 SENDERS: Final = ("client", "node", "any")
 Session: TypeAlias = "bool | str | int | None"
 
-FINAL_EPOCH, INITIAL_EPOCH = -1, 0
 """Session epochs of a Fetch that closes a session, and of one that would begin one (KIP-227)."""
 
 

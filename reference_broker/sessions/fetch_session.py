@@ -1,7 +1,7 @@
 """One incremental fetch session (KIP-227): its cached partitions, and which of them have something to send.
 
 The cost of a fetch depends on what changed, never on what is cached. The state of a cached partition is four facts,
-each of which changes by itself (``CHANGES``):
+each of which changes by itself:
 
 ======= ============================================= ==================================================================
 fact    is stored in                                  meaning
@@ -26,10 +26,10 @@ the sessions of the KIP's first text, and lists what differs.)
 ``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from reference_broker.log.reading import FetchIsolation
 from reference_broker.ports.node_ports import Now
@@ -39,10 +39,6 @@ from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
-FULL_EPOCH = 0
-"""In a request: a full fetch that opens a new session."""
-CLOSE_SESSION_EPOCH = -1
-"""In a request: a full fetch that closes its session, if it names one, and opens none. (Kafka's FINAL_EPOCH.)"""
 LARGEST_EPOCH = 0x7FFFFFFF
 MIN_EVICTION_MS = 120_000
 """``min.incremental.fetch.session.eviction.ms``, a constant in the final revision."""
@@ -55,27 +51,6 @@ def next_epoch(epoch: int) -> int:
 
 SessionPartitionKey: TypeAlias = tuple[str | bytes, int]
 """(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
-
-CHANGES: Final[Mapping[str, Mapping[bool, tuple[str, ...]]]] = {
-    "live": {
-        True: ("CachedPartition.__post_init__", "FetchSession.add_or_update"),
-        False: ("CachedPartition.leave", "FetchSession.forget", "FetchSession.empty"),
-    },
-    "marked": {
-        True: ("FetchSession.add_or_update", "FetchSession.mark", "FetchSession.read_as", "FetchSession.put_back"),
-        False: ("FetchSession.take_marks", "FetchSession.forget", "FetchSession.empty"),
-    },
-    "watched": {
-        True: ("CachedPartition.watch",),
-        False: ("CachedPartition.leave", "CachedPartition._unbind"),
-    },
-    "queued": {True: ("FetchSession.queue",), False: ("FetchSession.take_with_data",)},
-}
-"""The methods of this module that make each fact about a cached partition true or false.
-``test_cached_partition_states`` compares them with the code.
-
-A watched partition that changes is watched no more (``Partition.changed``, ``Arrivals.partition_changed``). A partition
-that is live no more is dropped from the queue when its turn comes."""
 
 UNSENT = -1
 """No state of the partition was sent since it came into the session, or since its last error."""

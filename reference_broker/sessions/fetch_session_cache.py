@@ -82,10 +82,10 @@ def find_evictable(sessions: Iterable[FetchSession], candidate: FetchSession, wa
             first is None or eviction_key(session) < eviction_key(first)
         ):
             first = session
-    if longest_idle is not None:  # Decision victim-idle
+    if longest_idle is not None:  # Decision evicted-session
         return EvictableSession(longest_idle, "b")
     if first is not None:
-        # Decision victim-rule
+        # Decision eviction-rule
         return EvictableSession(first, "a" if is_evictable_by_privilege(first, candidate) else "c")
     return None
 
@@ -118,7 +118,7 @@ class CandidateRefusal:
 
 
 def candidate_refusal(sessions: Iterable[FetchSession], candidate: FetchSession, wall_ms: int) -> CandidateRefusal:
-    """Return the refusal of a candidate without a victim. Costs one walk over all sessions."""
+    """Return the refusal of a candidate for which no session may be evicted. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.min_eviction_ms
@@ -203,10 +203,10 @@ class FetchSessionCache:
         """
         if len(candidate.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
-        victims = self._evictable_for(candidate, now.wall_ms)
-        if victims is None:  # Decision newcomer-without-slot
+        evictable = self._evictable_for(candidate, now.wall_ms)
+        if evictable is None:  # Decision new-session-without-slot
             return False
-        self.unregister(*[self._evict(victim, candidate, now.wall_ms) for victim in victims])
+        self.unregister(*[self._evict(each, candidate, now.wall_ms) for each in evictable])
         candidate.session_id = self.new_id(candidate.largest_id)
         candidate.created_ms = now.wall_ms
         candidate.touch(now)
@@ -275,31 +275,31 @@ class FetchSessionCache:
 
     def _evictable_for(self, candidate: FetchSession, wall_ms: int) -> list[EvictableSession] | None:
         """Return the sessions to evict for the candidate, or None if the rules do not allow enough of them."""
-        victims: list[EvictableSession] = []
+        evicted: list[EvictableSession] = []
         slots, partitions = len(self.sessions), self.partitions_cached + len(candidate.partitions)
         if slots < self.slots and partitions <= self.max_partitions:  # Decision slot-free
-            return victims
+            return evicted
         if self._refusal is not None and self._refusal.holds_for(candidate, wall_ms):
             return None
         remaining = dict(self.sessions)
         while slots >= self.slots or partitions > self.max_partitions:
-            victim = self.find_evictable(candidate, wall_ms, remaining.values())
-            if victim is None:
-                if not victims:
+            evictable = self.find_evictable(candidate, wall_ms, remaining.values())
+            if evictable is None:
+                if not evicted:
                     self._refusal = candidate_refusal(self.sessions.values(), candidate, wall_ms)
                 return None
-            victims.append(victim)
-            del remaining[victim.session.session_id]
-            slots, partitions = slots - 1, partitions - victim.session.counted
-        return victims
+            evicted.append(evictable)
+            del remaining[evictable.session.session_id]
+            slots, partitions = slots - 1, partitions - evictable.session.counted
+        return evicted
 
-    def _evict(self, victim: EvictableSession, candidate: FetchSession, wall_ms: int) -> Removed:
-        session = victim.session
+    def _evict(self, evictable: EvictableSession, candidate: FetchSession, wall_ms: int) -> Removed:
+        session = evictable.session
         self._evictions.value += 1
         self.note(
             "session_evicted",
             ("session_id", session.session_id),
-            ("rule", victim.rule),
+            ("rule", evictable.rule),
             ("idle_ms", idle_ms(session, wall_ms)),
             ("age_ms", age_ms(session, wall_ms)),
             ("partitions", len(session.partitions)),

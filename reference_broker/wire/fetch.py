@@ -30,6 +30,11 @@ NO_HIGH_WATERMARK = 2**63 - 1
 """The default of ``FetchPartition.high_watermark`` (KIP-1166): the fetcher does not send its high watermark. -1 means
 that it knows none yet."""
 
+INITIAL_EPOCH = 0
+"""A session epoch (Kafka's FetchMetadata): a full fetch that opens a new session, and closes the one that it names."""
+FINAL_EPOCH = -1
+"""A full fetch that opens none, and closes the session that it names."""
+
 FULL_FETCH = 0
 INCREMENTAL_FETCH = 1
 """The values of ``FetchRequest.fetch_type``."""

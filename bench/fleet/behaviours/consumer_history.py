@@ -29,10 +29,10 @@ from reference_broker.client.group_requests import (
 from reference_broker.client.leader_fetches import FETCH, LIST_OFFSETS, listed_offsets
 from reference_broker.client.metadata_cache import MetadataUpdate
 from reference_broker.client.offset_commits import Committed, CommittedOffset, Fetched, OffsetToCommit
-from reference_broker.client.session_handler import CLOSE_SESSION_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
+from reference_broker.client.session_handler import NO_SESSION_ID, FetchPlan, Wanted
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, api_name
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.fetch import FINAL_EPOCH, FetchRequest
 from reports.rows import END_OF_RUN_US, CommitRow, MembershipRow, MetadataEpochRow, PositionRow, ResetRow
 
 OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
@@ -357,7 +357,7 @@ class ConsumerHistory(ConsumerObserver, ChannelHistory):
 
 
 def _is_farewell(body: FetchRequest) -> bool:
-    return body.session_id != NO_SESSION_ID and body.session_epoch == CLOSE_SESSION_EPOCH
+    return body.session_id != NO_SESSION_ID and body.session_epoch == FINAL_EPOCH
 
 
 def _error_in(f: str, body: object) -> str | None:

@@ -14,7 +14,7 @@ from reference_broker.wire.fetch import FetchPartition, FetchRequest
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-CLOSE_SESSION_EPOCH = -1
+FINAL_EPOCH = -1
 NAMES_AT_ONCE = 300
 """The most new or changed partitions that one fetch of a follower names. The next fetches name the others."""
 
@@ -57,7 +57,7 @@ class NamesWhatChanged(Check):
             if type(effect) is not Send or not isinstance(effect.body, FetchRequest):
                 continue
             # The metadata log is fetched outside sessions (F-4), and consumers in a node are no followers.
-            if effect.body.replica_id >= 0 and effect.body.session_epoch != CLOSE_SESSION_EPOCH:
+            if effect.body.replica_id >= 0 and effect.body.session_epoch != FINAL_EPOCH:
                 key = node.broker.node_id, effect.peer
                 sent = self._sent.get(key)
                 if sent is None or sent.node is not node:

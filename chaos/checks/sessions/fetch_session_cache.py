@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MIN_EVICTION_MS = 120_000
 """The least time that a session of the final revision lives (F-17). For the first revision's sessions it is a setting
 (G-11)."""
-FULL_EPOCH, CLOSE_SESSION_EPOCH = 0, -1
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 INCREMENTAL = 1
 """the fetch type of an incremental fetch of the first revision (G-4)"""
 
@@ -143,20 +143,20 @@ class EvictionRules(Check):
         slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
         size = len(fetch.named)
         before = {**alive, **evicted}
-        wanted = _victims(before, fetch, wall_ms, slots, most)
+        wanted = _sessions_to_evict(before, fetch, wall_ms, slots, most)
         # Physical: with short slices a request waits for the one before it, and is a use of its session only then.
         late_ms = self.context.settings.slices_us // 1000
-        is_certain = not late_ms or wanted == _victims(before, fetch, wall_ms, slots, most, late_ms)
-        newcomer = f"a newcomer of {size} partitions"
+        is_certain = not late_ms or wanted == _sessions_to_evict(before, fetch, wall_ms, slots, most, late_ms)
+        new_session = f"a new session of {size} partitions"
         denied = _denies(fetch, response)
         if is_certain and list(evicted) != (wanted or []) and (wanted is not None or evicted):
             explanation = (
-                f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted or [])}"
+                f"node-{node_id} evicted {_listed(evicted)} for {new_session}; the rules name {_listed(wanted or [])}"
             )
             self.violated(at_us, explanation)
         if is_certain and wanted is not None and size and (response.session_id == 0 or denied):
             left = len(before) - len(wanted)
-            self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {left} in {slots} slots")
+            self.violated(at_us, f"node-{node_id} declined {new_session}, with {left} in {slots} slots")
         if response.session_id:
             held: dict[PartitionName, None] = {} if denied else fetch.named
             alive[response.session_id] = _Session(
@@ -174,8 +174,8 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
         full = body.fetch_type != INCREMENTAL
         opening = wants = full and body.session_id not in alive
     else:
-        opening = full = body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH)
-        wants = body.session_epoch == FULL_EPOCH
+        opening = full = body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        wants = body.session_epoch == INITIAL_EPOCH
     named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
     min_ms = first_min_ms if is_first else MIN_EVICTION_MS
     return _PendingFetch(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
@@ -201,26 +201,26 @@ def _use(
     return held_any and not session.held and not fetch.is_first
 
 
-def _victims(
-    alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int, slots: int, most: int, late_ms: int = 0
+def _sessions_to_evict(
+    alive: Mapping[int, _Session], new: _PendingFetch, wall_ms: int, slots: int, most: int, late_ms: int = 0
 ) -> list[int] | None:
     """Return the sessions that F-18 evicts for the new one, in order. None if it has no place (F-17).
 
     ``late_ms`` is how much later than its last request came each session may have been used.
     """
-    size, remaining, victims = len(newcomer.named), dict(alive), list[int]()
-    if not newcomer.wants or size > most:
+    size, remaining, evicted = len(new.named), dict(alive), list[int]()
+    if not new.wants or size > most:
         return None
     while not (len(remaining) < slots and size + _held(remaining) <= most):
-        victim = _victim(remaining, newcomer, wall_ms, late_ms)
-        if victim is None:
+        evicted_id = _session_to_evict(remaining, new, wall_ms, late_ms)
+        if evicted_id is None:
             return None
-        victims.append(victim)
-        del remaining[victim]
-    return victims
+        evicted.append(evicted_id)
+        del remaining[evicted_id]
+    return evicted
 
 
-def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int, late_ms: int) -> int | None:
+def _session_to_evict(alive: Mapping[int, _Session], new: _PendingFetch, wall_ms: int, late_ms: int) -> int | None:
     """Return the session that F-18 evicts next for the new one. None if there is none, or if ``late_ms`` decides which
     of them."""
     idle = [
@@ -235,8 +235,8 @@ def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int
     others = [
         (session.by_follower, len(session.held), session_id)
         for session_id, session in alive.items()
-        if (newcomer.by_follower and not session.by_follower)  # rule (a)
-        or (wall_ms - session.created_ms > session.min_ms and len(newcomer.named) > len(session.held))  # rule (c)
+        if (new.by_follower and not session.by_follower)  # rule (a)
+        or (wall_ms - session.created_ms > session.min_ms and len(new.named) > len(session.held))  # rule (c)
     ]
     return min(others)[2] if others else None
 

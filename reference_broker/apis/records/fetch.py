@@ -13,8 +13,8 @@
    those of which something else is new (``_add_changed``). It responds, unless the connection has closed.
 5. ``FetchSession.response_sent`` records what was sent, for the next request.
 
-``NEXT_STAGES`` has the stages, and the methods that lead from one to the next. A fetch costs in proportion to the
-partitions that are marked and those that are sent.
+``NEXT_STAGES`` is the table of the stages. A fetch costs in proportion to the partitions that are marked and those that
+are sent.
 
 A fetch ends in one of four ways, each of which is a stage and goes through ``Fetch._end``:
 
@@ -65,9 +65,9 @@ from reference_broker.ports.slicing import (
     in_slices,
     sort_in_slices,
 )
-from reference_broker.sessions.fetch_session import FULL_EPOCH, CachedPartition, FetchSession, direction
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, direction
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import INITIAL_EPOCH, FetchRequest, FetchResponse, PartitionData
 
 MAX_SKIPPED_BATCHES = 256
 """Number of batch headers that one response reads only to find that the batch does not fit: about 5 ms. Without this
@@ -111,19 +111,18 @@ ABANDONED: Final = FetchStage("abandoned", is_over=True)
 DROPPED: Final = FetchStage("dropped", is_over=True)
 FAILED: Final = FetchStage("failed", is_over=True)
 
-_EARLY_ENDS: Final = {ABANDONED: ("abandon",), DROPPED: ("_drop",), FAILED: ("_fail",)}
-NEXT_STAGES: Final[Mapping[FetchStage, Mapping[FetchStage, tuple[str, ...]]]] = {
-    UPDATING: {LOOKING_UP: ("_serve",), **_EARLY_ENDS},
-    LOOKING_UP: {PARKED: ("_park",), RESPONDING: ("_complete",), **_EARLY_ENDS},
-    PARKED: {DUE: ("_look_up_changed",), LOOKING_UP: ("_complete_after_wait",), **_EARLY_ENDS},
-    DUE: {LOOKING_UP: ("_complete_after_wait",), **_EARLY_ENDS},
-    RESPONDING: {COMPLETED: ("_complete",), **_EARLY_ENDS},
-    COMPLETED: {},
-    ABANDONED: {},
-    DROPPED: {},
-    FAILED: {},
+_EARLY_ENDS: Final = (ABANDONED, DROPPED, FAILED)
+NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
+    UPDATING: (LOOKING_UP, *_EARLY_ENDS),
+    LOOKING_UP: (PARKED, RESPONDING, *_EARLY_ENDS),
+    PARKED: (DUE, LOOKING_UP, *_EARLY_ENDS),
+    DUE: (LOOKING_UP, *_EARLY_ENDS),
+    RESPONDING: (COMPLETED, *_EARLY_ENDS),
+    COMPLETED: (),
+    ABANDONED: (),
+    DROPPED: (),
+    FAILED: (),
 }
-"""The methods that lead from one stage to the next. ``test_fetch_stages`` compares them with the code."""
 
 
 @dataclass(slots=True, eq=False)
@@ -493,7 +492,7 @@ class Fetch:
         wants a session and there is room."""
         if self.session.session_id:
             return True
-        wants_session = self.request.session_epoch == FULL_EPOCH
+        wants_session = self.request.session_epoch == INITIAL_EPOCH
         return wants_session and self.broker.fetch_sessions.admit(self.session, self.broker.now)
 
     def _record_sent(

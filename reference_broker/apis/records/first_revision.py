@@ -474,7 +474,7 @@ class FirstRevisionFetch(Fetch):
         if session.session_id:
             if session.serves_full and sessions.is_too_large(session):
                 self._deny()
-        # Decision large-newcomer
+        # Decision large-new-session
         elif not sessions.admit(session, self.broker.now) and len(sessions.sessions) < sessions.slots:
             self._deny()
             sessions.admit(session, self.broker.now)

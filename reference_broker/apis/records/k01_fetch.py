@@ -40,10 +40,10 @@ from reference_broker.apis.records.first_revision import handle_first_revision
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import CLOSE_SESSION_EPOCH, FULL_EPOCH, FetchSession
+from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.fetch import FINAL_EPOCH, INITIAL_EPOCH, FetchRequest, FetchResponse
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -75,7 +75,7 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
         return FetchResponse(ErrorCode.invalid_request)
     if defer_until_finished(broker, call, body, _handle_deferred):
         return None
-    if body.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):  # Decision fetch-kind
+    if body.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):  # Decision fetch-kind
         _fetch_all(broker, call, body)
         return None
     return _fetch_incremental(broker, call, body)
@@ -91,7 +91,7 @@ def _handle_deferred(broker: Broker, call: Call, request: FetchRequest) -> None:
         response = handle(broker, call, request)
         if response is not None:
             call.respond(response)
-    elif request.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
+    elif request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         _close_named_session(broker, request)
 
 
@@ -105,7 +105,7 @@ def _close_named_session(broker: Broker, request: FetchRequest) -> None:
     """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
     if sessions.find(request.session_id, FetchSession) is not None:  # Decision named-session-ended
-        is_replaced = request.session_epoch == FULL_EPOCH
+        is_replaced = request.session_epoch == INITIAL_EPOCH
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 

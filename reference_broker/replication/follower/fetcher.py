@@ -42,7 +42,7 @@ This bounds one event here and one at the leader, where each partition costs som
 """
 GATHER_US = 1000
 """Partitions usually come many at a time. The first of them waits this long for the others."""
-NEWCOMERS_WAIT_MS = 50
+NEW_PARTITIONS_WAIT_MS = 50
 """A fetch that names a partition for the first time waits at most this long for data, since others may soon follow."""
 
 FINAL, FIRST = "final", "first"
@@ -248,15 +248,15 @@ class Fetcher:
 
     def _fetch(self) -> None:
         self._follow_registration()
-        changed, forgotten, has_newcomers = self._changes()
+        changed, forgotten, has_new = self._changes()
         handler, setting = self._handler, self._setting
         if not changed and not handler.partitions:
             return  # Nothing is fetched from this leader now.
         plan = handler.update(changed, forgotten)
         config = setting.config
         wait_ms = config.replica_fetch_wait_max_ms
-        if has_newcomers or self._to_name:
-            wait_ms = 0 if self._to_name else min(wait_ms, NEWCOMERS_WAIT_MS)
+        if has_new or self._to_name:
+            wait_ms = 0 if self._to_name else min(wait_ms, NEW_PARTITIONS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
         version = self._draft or plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
         request = plan.request(
@@ -286,7 +286,7 @@ class Fetcher:
         first time."""
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
-        has_newcomers = False
+        has_new = False
         max_bytes, cached = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
         # The first revision names all partitions again when one comes or goes, so it sends all changes at once.
         limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._to_name)
@@ -294,11 +294,11 @@ class Fetcher:
             del self._to_name[name]
             followed = self.followed.get(name)
             if followed is not None and followed.resumes_us == 0:
-                has_newcomers = has_newcomers or followed.requested is None
+                has_new = has_new or followed.requested is None
                 followed.requested = changed[name] = followed.wanted(max_bytes)
             elif name in cached:
                 forgotten.append(name)
-        return changed, forgotten, has_newcomers
+        return changed, forgotten, has_new
 
     def _handle_fetch(self, response: object) -> None:
         assert isinstance(response, FetchResponse), f"the response to a fetch is a {type(response).__name__}"

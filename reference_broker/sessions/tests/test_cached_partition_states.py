@@ -1,11 +1,27 @@
-"""Facts about cached partitions change only in the methods that the table of ``sessions/fetch_session.py`` says."""
+"""Facts about cached partitions (see ``sessions/fetch_session.py``) change only in few methods."""
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from reference_broker.sessions.fetch_session import CHANGES, CachedPartition, FetchSession
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession
 
+CHANGES: Mapping[str, Mapping[bool, tuple[str, ...]]] = {
+    "live": {
+        True: ("CachedPartition.__post_init__", "FetchSession.add_or_update"),
+        False: ("CachedPartition.leave", "FetchSession.forget", "FetchSession.empty"),
+    },
+    "marked": {
+        True: ("FetchSession.add_or_update", "FetchSession.mark", "FetchSession.read_as", "FetchSession.put_back"),
+        False: ("FetchSession.take_marks", "FetchSession.forget", "FetchSession.empty"),
+    },
+    "watched": {
+        True: ("CachedPartition.watch",),
+        False: ("CachedPartition.leave", "CachedPartition._unbind"),
+    },
+    "queued": {True: ("FetchSession.queue",), False: ("FetchSession.take_with_data",)},
+}
+"""The methods that make each fact about a cached partition true or false."""
 FACTS_OF_FIELDS = {"partitions": "live", "cached_in": "live", "marked": "marked", "queued": "queued"}
 FACTS_OF_CALLS = {
     "self.partition.watch": ("watched", True),
@@ -53,7 +69,7 @@ def changes_in_code() -> set[tuple[str, bool, str]]:
     return changes
 
 
-def test_table_of_changes_has_the_methods_that_make_them() -> None:
+def test_facts_change_only_in_these_methods() -> None:
     assert changes_in_code() == {
         (fact, becomes, method)
         for fact, changes in CHANGES.items()

@@ -392,11 +392,13 @@ def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, boo
         if what == "create":
             candidate = bench.candidate(number, FOLLOWER if follower else CONSUMER)
             full = len(sessions) == 3
-            victim = find_evictable(sessions, candidate, bench.wall_ms) if full else None
+            evictable = find_evictable(sessions, candidate, bench.wall_ms) if full else None
             allowed = [session for session in sessions if may_take(session, candidate, bench.wall_ms)] if full else []
             assert bench.cache.admit(candidate, bench.now) == (not full or bool(allowed))
-            assert [session for session in sessions if not bench.holds(session)] == ([victim.session] if victim else [])
-            assert victim is None or victim.session in allowed
+            assert [session for session in sessions if not bench.holds(session)] == (
+                [evictable.session] if evictable else []
+            )
+            assert evictable is None or evictable.session in allowed
         elif some is not None and what == "use":
             bench.use(some)
         elif some is not None and what == "close":

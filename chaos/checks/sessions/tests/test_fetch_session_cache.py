@@ -155,7 +155,7 @@ def test_free_slot_is_given_and_no_slot_twice() -> None:
     node = Fetchers(slots=2)
     node.opens(1)
     node.opens(0)
-    assert "gave no session" in node.explanations[0]
+    assert "declined a new session" in node.explanations[0]
     assert "1 in 2 slots" in node.explanations[0]
 
 
@@ -215,7 +215,7 @@ def test_follower_evicts_only_consumer_session() -> None:
     node.opens(0, replica=6)
     assert node.explanations == []
     node.opens(3, evicting=2)
-    assert "evicted 2 for a newcomer of 1 partitions; the rules name none" in node.explanations[0]
+    assert "evicted 2 for a new session of 1 partitions; the rules name none" in node.explanations[0]
 
 
 @pytest.mark.clause("F-1", "F-18")
@@ -273,7 +273,7 @@ def test_session_that_is_idle_longest_goes_first() -> None:
     node.opens(2)
     node.ms += MIN_MS + 1
     node.opens(3, evicting=2)
-    assert "evicted 2 for a newcomer of 1 partitions; the rules name 1" in node.explanations[0]
+    assert "evicted 2 for a new session of 1 partitions; the rules name 1" in node.explanations[0]
 
 
 @pytest.mark.clause("G-11")
@@ -326,7 +326,7 @@ def test_partitions_of_all_sessions_have_a_limit() -> None:
     assert "hold 6 partitions, at most 5" in node.explanations[0]
     node = Fetchers(slots=9, most_partitions=5)
     node.opens(1, partitions=5, version=FIRST_REVISION, flags=0)
-    assert "gave no session" in node.explanations[0]
+    assert "declined a new session" in node.explanations[0]
 
 
 @pytest.mark.clause("F-18")

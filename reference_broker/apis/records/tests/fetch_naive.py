@@ -258,10 +258,10 @@ class Naive:
         """F-17, F-2, G-11."""
         now = self.world.broker.now.wall_ms
         if len(self.sessions) >= self.world.slots:
-            victim = self.victim(session, now)
-            if victim is None:
+            evicted = self.to_evict(session, now)
+            if evicted is None:
                 return 0
-            self.drop(victim)
+            self.drop(evicted)
             self.evictions += 1
         assert 1 <= number <= (2**31 - 1 if session.min_ms == MIN_MS else 2**63 - 1)
         assert number not in self.sessions
@@ -269,7 +269,7 @@ class Naive:
         self.sessions[number] = session
         return number
 
-    def victim(self, new: Session, now: int) -> int | None:
+    def to_evict(self, new: Session, now: int) -> int | None:
         """F-18, rule (b) before rules (a) and (c)."""
         idle = {number: old for number, old in self.sessions.items() if now - old.used_ms > old.min_ms}
         if idle:
