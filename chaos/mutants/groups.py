@@ -24,14 +24,14 @@ def commit_before_replicated(original: Function, self: Any, end_offset: int, wri
     written(ErrorCode.none)
 
 
-@mutant("reference_broker.groups.offsets_partition:read_key")
+@mutant("reference_broker.groups.group_coordinator_shard:read_key")
 def offsets_not_loaded(original: Function, data: bytes) -> Any:
     """After a takeover a coordinator loads the groups, but not their offsets (M-8)."""
     key = original(data)
     return key if isinstance(key, GroupKey) else None
 
 
-@mutant("reference_broker.groups.offsets_partition:read_key")
+@mutant("reference_broker.groups.group_coordinator_shard:read_key")
 def groups_not_loaded(original: Function, data: bytes) -> Any:
     """After a takeover a coordinator loads the offsets, but not the groups."""
     key = original(data)
@@ -45,7 +45,7 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
     self.generation = max(self.generation - 1, 1)
 
 
-@mutant("reference_broker.groups.offset_commits:Commits._write")
+@mutant("reference_broker.groups.offset_metadata_manager:OffsetMetadataManager._write")
 def commits_of_simple_consumers_dropped(original: Function, self: Any, validation: Any, respond: Any) -> None:
     """A commit of a client that is no member of the group is acknowledged but not written."""
     if validation.request.generation < 0 and validation.request.transaction is None:

@@ -64,7 +64,7 @@ def epoch_not_returned(original: Function, offset: Any) -> Any:
     return replace(original(offset), metadata_epoch=-1)
 
 
-@mutant("reference_broker.groups.offset_commits:validate_offsets")
+@mutant("reference_broker.groups.offset_metadata_manager:validate_offsets")
 def epoch_outlives_older_commit(
     original: Function, shard: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
 ) -> Any:
@@ -79,7 +79,7 @@ def epoch_outlives_older_commit(
     return errors, accepted
 
 
-@mutant("reference_broker.groups.offset_commits:epoch_refusal")
+@mutant("reference_broker.groups.offset_metadata_manager:epoch_refusal")
 def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error:
     """The coordinator does not compare a commit's metadata epoch with the stored one (M-7)."""
     return ErrorCode.none
@@ -120,7 +120,7 @@ def epoch_not_loaded(original: Function, key: Any, data: bytes) -> Any:
 
 
 @mutant(
-    "reference_broker.groups.offset_commits:sends_metadata_epoch",
+    "reference_broker.groups.offset_metadata_manager:sends_metadata_epoch",
     one_use="Everywhere it would switch the feature on, and nothing would be used before it.",
 )
 def new_schema_before_switch(original: Function, image: Any) -> bool:

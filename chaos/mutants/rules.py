@@ -21,7 +21,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 CACHE = "reference_broker.sessions.fetch_session_cache:FetchSessionCache"
 FETCH = "reference_broker.apis.records.fetch"
 PARTITION = "reference_broker.apis.records.fetch_partition"
-MEMBERSHIP = "reference_broker.groups.membership"
+MEMBERSHIP = "reference_broker.groups.group_metadata_manager"
 TOPIC = 2
 REPLICAS = "reference_broker.replication.leader.replicas"
 HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeats"
@@ -284,7 +284,7 @@ def successor_does_not_fence(original: Function, self: Any, member_id: str, grou
     return error
 
 
-@mutant(f"{MEMBERSHIP}:Membership.heartbeat")
+@mutant(f"{MEMBERSHIP}:GroupMetadataManager.heartbeat")
 def heartbeat_hides_the_rebalance(
     original: Function, self: Any, group_id: str, member_id: str, group_instance_id: str | None, generation: int
 ) -> Error:
@@ -307,7 +307,7 @@ def offsets_expire_at_once(original: Function, group: Any, commit: Any, retentio
     return found
 
 
-@mutant("reference_broker.groups.offsets_partition:OffsetsPlayback.replay")
+@mutant("reference_broker.groups.group_coordinator_shard:OffsetsPlayback.replay")
 def tombstones_of_offsets_not_replayed(
     original: Function, self: Any, header: Any, record: Any, end_offset: int
 ) -> None:
@@ -329,7 +329,7 @@ def session_timeout_written_as_rebalance_timeout(original: Function, group: Any)
     return value
 
 
-@mutant("reference_broker.groups.offset_commits:_fetched")
+@mutant("reference_broker.groups.offset_metadata_manager:_fetched")
 def open_transactions_look_stable(
     original: Function, shard: Any, group_id: str, requested: Any, requires_stable: bool
 ) -> Any:

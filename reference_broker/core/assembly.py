@@ -50,7 +50,7 @@ def build_broker(
     verifier = AddPartitionsToTxnManager(
         ports, node_id, lambda: quorum_node.loader.image, serve_locally, metrics, config.request_timeout_ms
     )
-    groups.commits.verifier = OffsetsVerifier(ports, lambda: broker.config, verifier)
+    groups.offset_manager.verifier = OffsetsVerifier(ports, lambda: broker.config, verifier)
     markers = MarkerWriter(
         ports, partitions, replication.leaders, lambda: quorum_node.loader.image, config.request_timeout_ms, groups
     )

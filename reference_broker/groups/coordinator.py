@@ -1,7 +1,7 @@
 """The group coordinator of one node: the groups in the partitions of ``__consumer_offsets`` that it leads.
 
-``coordination.coordinator_shards`` loads and drops these partitions. ``membership`` serves the requests about members
-and generations, ``offset_commits`` those about committed offsets.
+``coordination.coordinator_shards`` loads and drops these partitions. ``group_metadata_manager`` serves the requests
+about members and generations, ``offset_metadata_manager`` those about committed offsets.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,11 +11,11 @@ from reference_broker.coordination.coordinator_shards import CoordinatorShards
 from reference_broker.coordination.log import CoordinatorLog
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.groups.membership import Membership
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard, OffsetsPlayback, OffsetsRetention
+from reference_broker.groups.group_metadata_manager import GroupMetadataManager
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offset_cleanup import OffsetCleanup
-from reference_broker.groups.offset_commits import Commits
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsPlayback, OffsetsRetention
+from reference_broker.groups.offset_metadata_manager import OffsetMetadataManager
 from reference_broker.groups.records import partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -44,14 +44,14 @@ class GroupCoordinator:
         self._leaders = leaders
         self._image = image
         self.metrics = GroupMetrics(metrics)
-        self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
+        self._shards: CoordinatorShards[GroupCoordinatorShard] = CoordinatorShards(
             ports, OFFSETS_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "coordinator"
         )
         self.leads = self._shards.leads
         self.stops_leading = self._shards.stops_leading
-        self.membership = Membership(ports, config, self.find, self.metrics, random)
-        self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
-        self._cleanup = OffsetCleanup(ports, config, self.active, self.membership, self.metrics)
+        self.group_manager = GroupMetadataManager(ports, config, self.find, self.metrics, random)
+        self.offset_manager = OffsetMetadataManager(ports, config, self.find, self.group_manager, image, self.metrics)
+        self._cleanup = OffsetCleanup(ports, config, self.active, self.group_manager, self.metrics)
         self.is_creating = False
         """A request to create the topic is in flight."""
 
@@ -61,14 +61,14 @@ class GroupCoordinator:
 
     # --- what is coordinated here -------------------------------------------------------------------------------------
 
-    def find(self, group_id: str) -> OffsetsPartition | Error:
+    def find(self, group_id: str) -> GroupCoordinatorShard | Error:
         """Return the partition that keeps the group, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or
         INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
             return ErrorCode.invalid_group_id
         return self._shards.find(partition_of(group_id, partition_count(self._image(), self._config)))
 
-    def active(self) -> Iterable[OffsetsPartition]:
+    def active(self) -> Iterable[GroupCoordinatorShard]:
         """Return every loaded partition, by index."""
         return self._shards.active()
 
@@ -79,7 +79,7 @@ class GroupCoordinator:
     def validate(self) -> None:
         """Assert the invariants. It looks at all groups, so only tests and the simulator call it."""
         self._shards.validate()
-        self.membership.validate()
+        self.group_manager.validate()
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -95,24 +95,24 @@ class GroupCoordinator:
 
     # --- partitions that come and go ----------------------------------------------------------------------------------
 
-    def new_shard(self, partition: Partition) -> OffsetsPartition:
+    def new_shard(self, partition: Partition) -> GroupCoordinatorShard:
         log = CoordinatorLog(self._ports, self._config.offsets_commit_timeout_ms, self._leaders, partition)
-        return OffsetsPartition(
+        return GroupCoordinatorShard(
             self._ports, log, OffsetsRetention(self._config.offsets_retention_minutes), self.metrics
         )
 
-    def new_playback(self, shard: OffsetsPartition) -> OffsetsPlayback:
+    def new_playback(self, shard: GroupCoordinatorShard) -> OffsetsPlayback:
         return OffsetsPlayback(self._ports, shard)
 
-    def loaded(self, shard: OffsetsPartition) -> None:
-        self.membership.loaded(shard)
+    def loaded(self, shard: GroupCoordinatorShard) -> None:
+        self.group_manager.loaded(shard)
         missing = [topic for topic in shard.offsets.topics() if topic not in self._image().topics]
         # Decision offsets-of-deleted-topics
         if missing:  # A former coordinator had no time to remove their offsets.
             self._cleanup.forget_topics(missing)
 
-    def unloaded(self, shard: OffsetsPartition) -> None:
-        self.membership.unloaded(shard)
+    def unloaded(self, shard: GroupCoordinatorShard) -> None:
+        self.group_manager.unloaded(shard)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
         """Remove the offsets of deleted topics."""

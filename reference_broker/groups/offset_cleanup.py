@@ -11,9 +11,9 @@ from functools import partial
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.group import Group
-from reference_broker.groups.membership import Membership
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
+from reference_broker.groups.group_metadata_manager import GroupMetadataManager
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.coroutines import Future, pause, run_coroutine
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import EXPIRED_OFFSETS_PER_SLICE, EXPIRY_TOPICS_PER_SLICE, Sliced, SliceQueue
@@ -32,8 +32,8 @@ class OffsetCleanup:
 
     _ports: Ports
     _config: BrokerConfig
-    _active: Callable[[], Iterable[OffsetsPartition]]
-    _membership: Membership
+    _active: Callable[[], Iterable[GroupCoordinatorShard]]
+    _groups: GroupMetadataManager
     _metrics: GroupMetrics
     _work: SliceQueue = field(init=False)
 
@@ -53,7 +53,7 @@ class OffsetCleanup:
                 self._work.add(self._expire(shard, now_ms))
         self.start()
 
-    def _expire(self, shard: OffsetsPartition, now_ms: int) -> Sliced[None]:
+    def _expire(self, shard: GroupCoordinatorShard, now_ms: int) -> Sliced[None]:
         while shard.is_led:
             group_id = shard.retention.pop(now_ms)
             if group_id is None:
@@ -61,7 +61,7 @@ class OffsetCleanup:
             yield from self._expire_group(shard, group_id)
             yield
 
-    def _expire_group(self, shard: OffsetsPartition, group_id: str) -> Sliced[None]:
+    def _expire_group(self, shard: GroupCoordinatorShard, group_id: str) -> Sliced[None]:
         group = shard.groups.get(group_id)
         if group is None:
             return
@@ -78,7 +78,7 @@ class OffsetCleanup:
             shard.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
         elif shard.offsets.has_any(group_id):
             shard.retention.schedule(group_id, next_ms)
-        elif not self._membership.delete_unused(shard, group) and not group.members:  # Decision group-without-offsets
+        elif not self._groups.delete_unused(shard, group) and not group.members:  # Decision group-without-offsets
             shard.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 
     # --- offsets of deleted topics ------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class OffsetCleanup:
             if hidden:
                 self._work.add(self._remove(shard, hidden, shard.led.log.log_end_offset, of_topics=True))
 
-    def _forget(self, shard: OffsetsPartition, topics: Sequence[str], boundary: int) -> Sliced[None]:
+    def _forget(self, shard: GroupCoordinatorShard, topics: Sequence[str], boundary: int) -> Sliced[None]:
         for number, topic in enumerate(topics, 1):
             for group_id in shard.offsets.groups_of(topic):
                 keys = [OffsetKey(group_id, topic, index) for index in shard.offsets.of(group_id).get(topic, ())]
@@ -106,7 +106,7 @@ class OffsetCleanup:
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def _remove(
-        self, shard: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
+        self, shard: GroupCoordinatorShard, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Sliced[None]:
         """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
@@ -124,7 +124,7 @@ class OffsetCleanup:
                 return
 
     async def _retry_unless_removed(
-        self, shard: OffsetsPartition, result: Future[Error], removal: Callable[[], Sliced[None]]
+        self, shard: GroupCoordinatorShard, result: Future[Error], removal: Callable[[], Sliced[None]]
     ) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
@@ -136,7 +136,7 @@ class OffsetCleanup:
             self._work.add(removal())
 
 
-def _expired(shard: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
+def _expired(shard: GroupCoordinatorShard, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
     """Return the offsets of the group that are too old, and the Unix time of the next check if there are none. An
     offset that an open transaction commits again does not expire."""
     retention_ms = shard.retention.retention_ms

@@ -1,7 +1,7 @@
 """A group while this node coordinates it: its timers, and its partition.
 
-The rules are not here but in ``membership`` and ``rebalances``. They may change the group in between, so ``validate``
-holds only at the end of an event.
+The rules are not here but in ``group_metadata_manager`` and ``rebalances``. They may change the group in between, so
+``validate`` holds only at the end of an event.
 
 A member has a session: the time within which it must send a request. A heartbeat costs one store. Each session has one
 timer, which is set again only when it fires or when the deadline comes nearer, so a thousand heartbeats a second set no
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.group import LAST_GENERATION, Group, GroupState
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports, RandomSource, later
 
 
@@ -45,7 +45,7 @@ class ServedGroup:
     """One coordinated group."""
 
     context: GroupContext
-    shard: OffsetsPartition
+    shard: GroupCoordinatorShard
     """The partition of ``__consumer_offsets`` that stores the group."""
     group: Group
     sessions: dict[str, Session] = field(default_factory=dict)

@@ -25,8 +25,8 @@ moments of one piece of work
 - A generator never waits. A coroutine may do long work: ``await result_of(ports, work)``.
 - ``await Wait(function)`` waits for a function that takes a callback. A coroutine that is run by ``start`` gives a
   ``Future``.
-- A write with one result returns a ``Future`` (``OffsetsPartition.write_group``), and one with two moments returns two:
-  ``TransactionStateManager.append_transaction_to_log``, where the response may be due before the transition completes.
+- A write with one result returns a ``Future`` (``GroupCoordinatorShard.write_group``), and one with two moments two: in
+  ``TransactionStateManager.append_transaction_to_log`` the response may be due before the transition completes.
 - While a generator or a coroutine is suspended, other events see and change what it works on. So a generator yields
   between two pieces, never inside one, and both check what they rely on when they go on.
 

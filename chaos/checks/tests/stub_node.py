@@ -118,7 +118,7 @@ class StubQuorumNode:
 
 
 @dataclass
-class StubOffsetsPartition:
+class StubGroupCoordinatorShard:
     """The groups and offsets of one partition of ``__consumer_offsets`` at their coordinator."""
 
     index: int = 0

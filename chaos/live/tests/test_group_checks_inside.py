@@ -10,9 +10,9 @@ from chaos.checks.tests.kafka_messages import offset_commit_request, offset_comm
 from chaos.checks.tests.stub_node import (
     StubBroker,
     StubCoordinator,
+    StubGroupCoordinatorShard,
     StubImages,
     StubNode,
-    StubOffsetsPartition,
     StubQuorum,
     StubQuorumNode,
     image_of,
@@ -139,7 +139,7 @@ def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: ErrorCod
     checks = ChecksInside(0, 1000, (FENCED,), outlet)
     member = Member("m", None, "client", "host", 2000, 1000, ())
     groups = {"g": Group.loaded("g", 5, "consumer", "range", "m", 0, (member,))}
-    node: Any = StubNode(StubBroker(1, groups=StubCoordinator([StubOffsetsPartition(groups=groups)])))
+    node: Any = StubNode(StubBroker(1, groups=StubCoordinator([StubGroupCoordinatorShard(groups=groups)])))
     checks.built(node)
     request, response = offset_commit_request("m", 4), offset_commit_response(error)
     tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)

@@ -11,7 +11,7 @@ from reference_broker.groups.group import GroupState
 from reference_broker.wire.errors import error_name
 
 OFFSETS = "reference_broker.groups.committed_offsets"
-MEMBERSHIP = "reference_broker.groups.membership"
+MEMBERSHIP = "reference_broker.groups.group_metadata_manager"
 REBALANCES = "reference_broker.groups.rebalances"
 
 
@@ -65,7 +65,7 @@ async def new_id_of_static_member_not_written(
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 
-@mutant("reference_broker.groups.offsets_partition:OffsetsPartition._settled_end")
+@mutant("reference_broker.groups.group_coordinator_shard:GroupCoordinatorShard._settled_end")
 def loaded_offsets_served_too_early(original: Function, self: Any, requires_stable: bool) -> int:
     """A coordinator that has just loaded returns offsets before all that it loaded is replicated, and so an older one
     than was acknowledged (M-8)."""
@@ -86,7 +86,7 @@ def retention_counts_from_the_commit(original: Function, self: Any, commit_times
     return found
 
 
-@mutant(f"{MEMBERSHIP}:Membership.serve")
+@mutant(f"{MEMBERSHIP}:GroupMetadataManager.serve")
 def no_sessions_at_takeover(original: Function, self: Any, shard: Any, group: Any) -> Any:
     """The members of a group that is loaded have no sessions. One that died with the former coordinator keeps its
     partitions (KIP-62)."""
@@ -98,7 +98,7 @@ def no_sessions_at_takeover(original: Function, self: Any, shard: Any, group: An
     return served
 
 
-@mutant(f"{MEMBERSHIP}:Membership._drop")
+@mutant(f"{MEMBERSHIP}:GroupMetadataManager._drop")
 def parked_requests_dropped_at_loss(original: Function, self: Any, served: Any) -> Generator[None, None, None]:
     """The JoinGroup and SyncGroup requests that are parked when another node takes over get no response. Members find
     the new coordinator only after their request timeout (KIP-62)."""

@@ -28,7 +28,7 @@ from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
-from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, RequestedOffset
+from reference_broker.groups.offset_metadata_manager import BROKERS_RETENTION, CommitRequest, Committed, RequestedOffset
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
@@ -77,7 +77,7 @@ def handle(broker: Broker, call: Call, body: OffsetCommitRequest | Draft) -> Non
         topics = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
         return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _when_committed(broker, call, build_response), call.run)
+    broker.groups.offset_manager.commit_offsets(request, _when_committed(broker, call, build_response), call.run)
 
 
 API: Api[OffsetCommitRequest | Draft] = Api.of(
@@ -114,7 +114,7 @@ def _commit_draft(broker: Broker, call: Call, body: Draft) -> None:
         )
         return OffsetCommitResponse1000(topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _when_committed(broker, call, build_response), call.run)
+    broker.groups.offset_manager.commit_offsets(request, _when_committed(broker, call, build_response), call.run)
 
 
 def _when_committed(broker: Broker, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:

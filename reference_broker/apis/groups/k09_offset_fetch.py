@@ -39,7 +39,7 @@ from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
 from reference_broker.groups.committed_offsets import NO_METADATA_EPOCH
-from reference_broker.groups.offset_commits import FetchedOffset
+from reference_broker.groups.offset_metadata_manager import FetchedOffset
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
@@ -96,7 +96,7 @@ def handle(
         for at, group in enumerate(requested):
             if work.spend(KEY_COST_US + len(group.group_id) // CHARACTERS_PER_US):
                 yield
-            broker.groups.commits.fetch(
+            broker.groups.offset_manager.fetch_offsets(
                 group.group_id,
                 _wanted(group.topics),
                 callback(call, partial(settled, at)),
@@ -170,7 +170,9 @@ def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetc
         call.respond(_with_leader_epochs(by_topic, error) if with_leader_epochs else _as_the_page(by_topic, error))
 
     requires_stable = isinstance(body, OffsetFetchRequest1001) and body.require_stable
-    broker.groups.commits.fetch(body.group_id, wanted, callback(call, settled), requires_stable=requires_stable)
+    broker.groups.offset_manager.fetch_offsets(
+        body.group_id, wanted, callback(call, settled), requires_stable=requires_stable
+    )
 
 
 def _with_leader_epochs(

@@ -42,7 +42,7 @@ def handle(broker: Broker, call: Call, body: JoinGroupRequest) -> None:
     def respond(result: JoinResponse) -> None:
         call.respond(_response(result, version))
 
-    broker.groups.membership.join(_request(call, body), callback(call, respond))
+    broker.groups.group_manager.join_group(_request(call, body), callback(call, respond))
 
 
 API = Api.of(JoinGroupRequest, handle)

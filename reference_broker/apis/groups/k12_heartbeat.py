@@ -22,7 +22,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: HeartbeatRequest) -> HeartbeatResponse:  # noqa: ARG001
-    error = broker.groups.membership.heartbeat(
+    error = broker.groups.group_manager.heartbeat(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id
     )
     return _FREQUENT_RESPONSES.get(error) or _response(error)

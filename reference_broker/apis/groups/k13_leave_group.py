@@ -24,7 +24,7 @@ def handle(broker: Broker, call: Call, body: LeaveGroupRequest) -> LeaveGroupRes
         Leaving(member.member_id, member.group_instance_id, (member.reason or "")[:MAX_REASON_CHARACTERS])
         for member in body.members
     )
-    error, errors = broker.groups.membership.leave(body.group_id, leaving)
+    error, errors = broker.groups.group_manager.leave_group(body.group_id, leaving)
     return LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),

@@ -40,7 +40,7 @@ def handle(broker: Broker, call: Call, body: SyncGroupRequest) -> SyncGroupRespo
     def respond(result: SyncResponse) -> None:
         call.respond(_response(result))
 
-    broker.groups.membership.sync(request, callback(call, respond))
+    broker.groups.group_manager.sync_group(request, callback(call, respond))
     return None
 
 

@@ -37,7 +37,7 @@ def handle(broker: Broker, call: Call, body: DeleteGroupsRequest) -> None:
         for number, group_id in enumerate(group_ids):
             if number and number % DELETED_GROUPS_PER_SLICE == 0:
                 yield
-            broker.groups.membership.delete(group_id, partial(callback(call, settled), group_id=group_id))
+            broker.groups.group_manager.delete_group(group_id, partial(callback(call, settled), group_id=group_id))
 
     run_in_slices(broker, call, delete())
 

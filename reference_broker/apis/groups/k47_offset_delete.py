@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
     def respond(error: Error, errors: list[Error]) -> None:
         respond_in_slices(broker, call, build_response(error, errors))
 
-    broker.groups.commits.delete(body.group_id, partitions, callback(call, respond), call.run)
+    broker.groups.offset_manager.delete_offsets(body.group_id, partitions, callback(call, respond), call.run)
 
 
 API = Api.of(OffsetDeleteRequest, handle)

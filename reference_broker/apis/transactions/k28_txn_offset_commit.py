@@ -26,7 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
-from reference_broker.groups.offset_commits import CommitRequest, OffsetsTransaction, RequestedOffset
+from reference_broker.groups.offset_metadata_manager import CommitRequest, OffsetsTransaction, RequestedOffset
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -62,7 +62,7 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
         known_errors = [_known(error, call.api_version) for error in errors]
         respond_in_slices(broker, call, build_response(known_errors))
 
-    broker.groups.commits.commit(request, callback(call, committed), call.run)
+    broker.groups.offset_manager.commit_offsets(request, callback(call, committed), call.run)
 
 
 API: Api[TxnOffsetCommitRequest] = Api.of(TxnOffsetCommitRequest, handle)

@@ -19,7 +19,7 @@ from reference_broker.core.tests.hostile_records import raw_batch, raw_record
 from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
 from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
 from reference_broker.groups import rebalances
-from reference_broker.groups.offset_commits import Commits
+from reference_broker.groups.offset_metadata_manager import OffsetMetadataManager
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DESCRIBED_TOPICS_PER_SLICE
@@ -202,7 +202,7 @@ def test_bug_in_later_slice_of_commit_fails_commit() -> None:
     world = coordinated()
     world.create("t")
     costs = contained(world)
-    validate = Commits._validate
+    validate = OffsetMetadataManager._validate
     left = iter(range(1))
 
     def fails_second(*given: Any) -> None:
@@ -212,7 +212,7 @@ def test_bug_in_later_slice_of_commit_fails_commit() -> None:
 
     offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * COMMITTED_OFFSETS_PER_SLICE)]
     commit = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
-    with bug_in(Commits, "_validate", fails_second):
+    with bug_in(OffsetMetadataManager, "_validate", fails_second):
         world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit), VICTIM)
         world.settle()
     assert costs == ["OFFSET_COMMIT"]
@@ -363,7 +363,7 @@ def test_bug_in_heartbeat_keeps_members_of_stable_group() -> None:
     world.create("t")
     stable(world)
     costs = contained(world)
-    with bug_in(type(world.node.broker.groups.membership), "heartbeat"):
+    with bug_in(type(world.node.broker.groups.group_manager), "heartbeat"):
         number = world.send(ApiKey.HEARTBEAT, 4, body(ApiKey.HEARTBEAT, group_id="g"), VICTIM)
     assert (error_of(world, number), costs) == (UNKNOWN_SERVER_ERROR, ["HEARTBEAT"])
     world.node.broker.groups.validate()

@@ -11,7 +11,8 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.offset_commits import (
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
+from reference_broker.groups.offset_metadata_manager import (
     BROKERS_RETENTION,
     CommitRequest,
     CommitVerified,
@@ -19,7 +20,6 @@ from reference_broker.groups.offset_commits import (
     OffsetsTransaction,
     RequestedOffset,
 )
-from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
@@ -69,7 +69,7 @@ class CoordinatorWorld(LeaderWorld):
         fetchers: Any = SimpleNamespace(await_marker=lambda _: None)  # Nothing is followed here.
         self.roles = Replication(self.leaders, fetchers, [self.groups])
         self.led: dict[int, Partition] = {}
-        self.groups.commits.verifier = self.verifying = Verifying()
+        self.groups.offset_manager.verifier = self.verifying = Verifying()
         self.groups.start()
 
     def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
@@ -98,7 +98,7 @@ class CoordinatorWorld(LeaderWorld):
 
     # roles
 
-    def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> OffsetsPartition | None:
+    def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> GroupCoordinatorShard | None:
         """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.log_config(), self.now(), True))
@@ -146,7 +146,7 @@ class CoordinatorWorld(LeaderWorld):
         responses: list[list[Error]] = []
         wanted = tuple(RequestedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
         request = CommitRequest(group, generation, member, None, wanted, retention_ms=retention_ms)
-        self.groups.commits.commit(request, responses.append)
+        self.groups.offset_manager.commit_offsets(request, responses.append)
         return responses
 
     def transact(
@@ -166,7 +166,7 @@ class CoordinatorWorld(LeaderWorld):
         wanted = tuple(RequestedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
         transaction = OffsetsTransaction(f"txn-{producer}", producer, epoch, 5)
         request = CommitRequest(group, generation, member, instance, wanted, transaction=transaction)
-        self.groups.commits.commit(request, responses.append)
+        self.groups.offset_manager.commit_offsets(request, responses.append)
         return responses
 
     def end(self, index: int, *, commit: bool, producer: int = 7, epoch: int = 0) -> None:
@@ -194,7 +194,7 @@ class CoordinatorWorld(LeaderWorld):
             unstable = ErrorCode.unstable_offset_commit
             responses.append([(offset_of(each), unstable if each.is_unstable else error) for each in found])
 
-        self.groups.commits.fetch(group, [(topic, range(count))], responded, requires_stable=True)
+        self.groups.offset_manager.fetch_offsets(group, [(topic, range(count))], responded, requires_stable=True)
         return responses[0] if responses else None
 
     def fetched(self, group: str) -> dict[tuple[str, int], int]:
@@ -208,11 +208,11 @@ class CoordinatorWorld(LeaderWorld):
     ) -> tuple[Error, list[FetchedOffset]]:
         """Return the immediate response to OffsetFetch."""
         responses: list[tuple[Error, list[FetchedOffset]]] = []
-        self.groups.commits.fetch(group, wanted, lambda error, found: responses.append((error, found)))
+        self.groups.offset_manager.fetch_offsets(group, wanted, lambda error, found: responses.append((error, found)))
         (response,) = responses
         return response
 
-    def active(self, index: int) -> OffsetsPartition:
+    def active(self, index: int) -> GroupCoordinatorShard:
         return next(each for each in self.groups.active() if each.index == index)
 
 

@@ -1,5 +1,5 @@
-"""Membership alone: virtual time, one partition of the offsets topic whose writes a test completes, clients as
-calls."""
+"""A group metadata manager alone: virtual time, one partition of the offsets topic whose writes a test completes,
+clients as calls."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from reference_broker.groups.classic_requests import (
     SyncResponse,
 )
 from reference_broker.groups.group import Group, GroupState
-from reference_broker.groups.membership import Membership
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard, OffsetsRetention, OffsetsWrite
+from reference_broker.groups.group_metadata_manager import GroupMetadataManager
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention, OffsetsWrite
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.coroutines import Future, completed
 from reference_broker.ports.node_ports import Now
@@ -86,7 +86,7 @@ class Write:
     """Completes the write."""
 
 
-class FakePartition(OffsetsPartition):
+class FakePartition(GroupCoordinatorShard):
     """A loaded partition without a log. If it ``holds``, records wait in ``writes`` until the test completes them.
     Otherwise all writes end at once with ``fails``."""
 
@@ -163,7 +163,7 @@ class Syncing:
 
 
 class MembershipWorld:
-    """A node's membership. Defaults: sessions of 10 s, rebalances of 60 s, no initial delay."""
+    """A node's group metadata manager. Defaults: sessions of 10 s, rebalances of 60 s, no initial delay."""
 
     def __init__(self, **settings: object) -> None:
         values: dict[str, object] = {"group_initial_rebalance_delay_ms": 0, **settings}
@@ -171,7 +171,7 @@ class MembershipWorld:
         self.ports = FakePorts()
         self.store = FakeStore()
         self.metrics = GroupMetrics(Metrics())
-        self.membership = Membership(self.ports, self.config, self.store.find, self.metrics, Random(7))  # type: ignore[arg-type]
+        self.group_manager = GroupMetadataManager(self.ports, self.config, self.store.find, self.metrics, Random(7))  # type: ignore[arg-type]
 
     @property
     def partition(self) -> FakePartition:
@@ -212,7 +212,7 @@ class MembershipWorld:
             needs_member_id=version >= 4,
             skips_assignment=version >= 9,
         )
-        self.membership.join(request, joining.responses.append)
+        self.group_manager.join_group(request, joining.responses.append)
         return joining
 
     def new(self, **how: object) -> tuple[str, Joining]:
@@ -236,30 +236,30 @@ class MembershipWorld:
         syncing = syncing or Syncing()
         number = self.group.generation if generation is None else generation
         request = SyncRequest(group, number, member_id, instance, protocol_type, protocol, assignments or {})
-        self.membership.sync(request, syncing.responses.append)
+        self.group_manager.sync_group(request, syncing.responses.append)
         return syncing
 
     def heartbeat(
         self, member_id: str, generation: int | None = None, *, instance: str | None = None, group: str = "g"
     ) -> Error:
         number = self.group.generation if generation is None else generation
-        return self.membership.heartbeat(group, member_id, instance, number)
+        return self.group_manager.heartbeat(group, member_id, instance, number)
 
     def leave(self, *members: tuple[str, str | None] | str) -> tuple[Error, ...]:
         leaving = tuple(Leaving(each, None) if isinstance(each, str) else Leaving(*each) for each in members)
-        error, errors = self.membership.leave("g", leaving)
+        error, errors = self.group_manager.leave_group("g", leaving)
         assert error is ErrorCode.none
         return errors
 
     def pass_ms(self, duration_ms: int) -> None:
         self.ports.pass_ms(duration_ms)
-        self.membership.validate()
+        self.group_manager.validate()
 
     def lose(self) -> FakePartition:
         """Make another node the coordinator."""
         lost, self.store.partition = self.partition, None
         lost.close()
-        self.membership.unloaded(lost)
+        self.group_manager.unloaded(lost)
         return lost
 
     def in_state(self, state: GroupState) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
 from reference_broker.groups.records import offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import put, subscription
@@ -22,7 +22,7 @@ MINUTE_MS = 60_000
 CHECK_MS = 1000
 
 
-def led(replicas: Sequence[int] = (1,), minutes: int = 10) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
+def led(replicas: Sequence[int] = (1,), minutes: int = 10) -> tuple[CoordinatorWorld, GroupCoordinatorShard, str]:
     world = CoordinatorWorld(
         tuple(replicas), offsets_retention_minutes=str(minutes), offsets_retention_check_interval_ms=str(CHECK_MS)
     )
@@ -246,11 +246,13 @@ def test_reload_after_any_history_returns_same_offsets(steps: list[tuple[str, in
                 if error is ErrorCode.none:
                     model[group, topic, index] = (number + index, -1 if epoch is None else epoch)
         elif what == "delete":
-            world.groups.commits.delete(group, [(topic, index) for index in range(count)], lambda *_: None)
+            world.groups.offset_manager.delete_offsets(
+                group, [(topic, index) for index in range(count)], lambda *_: None
+            )
             for index in range(count):
                 model.pop((group, topic, index), None)
         elif what == "kill":
-            world.groups.membership.delete(group, lambda _: None)
+            world.groups.group_manager.delete_group(group, lambda _: None)
             model = {key: value for key, value in model.items() if key[0] != group}
         elif what == "drop":
             world.delete_topic(topic)

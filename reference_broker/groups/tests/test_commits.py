@@ -6,8 +6,8 @@ import pytest
 
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.groups.group import Group
-from reference_broker.groups.offset_commits import CommitRequest, RequestedOffset
-from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
+from reference_broker.groups.offset_metadata_manager import CommitRequest, RequestedOffset
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.ports.coroutines import run_coroutine
@@ -15,15 +15,15 @@ from reference_broker.records.record import read_all
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 
-def led(**config: Any) -> tuple[CoordinatorWorld, OffsetsPartition, str]:
+def led(**config: Any) -> tuple[CoordinatorWorld, GroupCoordinatorShard, str]:
     world = CoordinatorWorld(**config)
     target = world.lead_offsets(0)
     assert target is not None
     return world, target, world.group_in(0)
 
 
-def put(world: CoordinatorWorld, target: OffsetsPartition, group: Group) -> None:
-    world.groups.membership.serve(target, target.add_group(group))
+def put(world: CoordinatorWorld, target: GroupCoordinatorShard, group: Group) -> None:
+    world.groups.group_manager.serve(target, target.add_group(group))
 
 
 def value_versions(world: CoordinatorWorld) -> list[int]:
@@ -72,7 +72,7 @@ def test_commit_of_replaced_instance_is_fenced() -> None:
     put(world, target, stable_group(group))
     responses: list[list[Error]] = []
     wanted = (RequestedOffset("t", 0, 5, 0, ""),)
-    world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), responses.append)
+    world.groups.offset_manager.commit_offsets(CommitRequest(group, 1, "m-old", "i-1", wanted), responses.append)
     assert responses == [[ErrorCode.fenced_instance_id]]
 
 
@@ -98,7 +98,7 @@ def test_invalid_partition_does_not_fail_others() -> None:
         RequestedOffset("t", 1, 6, 0, "123"),
         RequestedOffset("t", 2, 7, 0, None),
     )
-    world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), responses.append)
+    world.groups.offset_manager.commit_offsets(CommitRequest(group, -1, "", None, wanted), responses.append)
     unknown = ErrorCode.unknown_topic_or_partition
     assert responses == [
         [ErrorCode.offset_metadata_too_large, unknown, unknown, unknown, ErrorCode.none, ErrorCode.none]
@@ -237,7 +237,7 @@ def test_metadata_epoch_survives_coordinator_change() -> None:
 
 def deleted(world: CoordinatorWorld, group: str, *wanted: tuple[str, int]) -> list[tuple[Error, list[Error]]]:
     responses: list[tuple[Error, list[Error]]] = []
-    world.groups.commits.delete(group, wanted, lambda error, errors: responses.append((error, errors)))
+    world.groups.offset_manager.delete_offsets(group, wanted, lambda error, errors: responses.append((error, errors)))
     return responses
 
 

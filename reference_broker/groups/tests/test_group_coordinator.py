@@ -6,7 +6,7 @@ from reference_broker.coordination import partitioner
 from reference_broker.coordination.partitioner import java_hash, partition_of
 from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.group import Group, GroupState, Member
-from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
 from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import BatchOrigin
@@ -255,7 +255,7 @@ def test_group_deletion_removes_its_offsets() -> None:
     group_id = world.group_in(0)
     world.commit(group_id, 5, 6)
     errors: list[Error] = []
-    world.groups.membership.delete(group_id, errors.append)
+    world.groups.group_manager.delete_group(group_id, errors.append)
     assert errors == [ErrorCode.none]
     assert world.fetched(group_id) == {}
     assert target.groups == {}
@@ -313,5 +313,5 @@ def test_metrics_count_groups_and_offsets() -> None:
 def test_directory_name_of_offsets_partition() -> None:
     world = CoordinatorWorld()
     found = world.lead_offsets(2)
-    assert isinstance(found, OffsetsPartition)
+    assert isinstance(found, GroupCoordinatorShard)
     assert found.led.log.directory == f"{OFFSETS_TOPIC}-2"

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.coordination.coordinator_shards import CHUNK_BYTES
 from reference_broker.groups.group import Group, GroupState
-from reference_broker.groups.offset_commits import FetchedOffset
+from reference_broker.groups.offset_metadata_manager import FetchedOffset
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.batch import iterate
@@ -20,7 +20,7 @@ class Reading:
 
     def __init__(self, world: CoordinatorWorld, group: str, *, requires_stable: bool = False) -> None:
         self.responses: list[tuple[Error, list[int]]] = []
-        world.groups.commits.fetch(group, None, self._responded, requires_stable=requires_stable)
+        world.groups.offset_manager.fetch_offsets(group, None, self._responded, requires_stable=requires_stable)
 
     def _responded(self, error: Error, found: list[FetchedOffset]) -> None:
         self.responses.append((error, [offset_of(each) for each in found]))
@@ -110,10 +110,10 @@ def test_group_stays_if_its_deletion_cannot_be_written() -> None:
     world.replicate(0)
     world.state(world.led[0], (1,), partition_epoch=1)
     responses: list[Error] = []
-    world.groups.membership.delete(group, responses.append)
+    world.groups.group_manager.delete_group(group, responses.append)
     assert (responses, world.fetched(group)) == ([ErrorCode.coordinator_not_available], {("t", 0): 5})
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
-    world.groups.membership.delete(group, responses.append)
+    world.groups.group_manager.delete_group(group, responses.append)
     world.replicate(0)
     assert responses[1:] == [ErrorCode.none]
     assert world.fetched(group) == {}
@@ -130,7 +130,7 @@ def many_offsets() -> tuple[CoordinatorWorld, str, list[Error]]:
     world.pass_ms(0)
     world.replicate(0)
     responses: list[Error] = []
-    world.groups.membership.delete(group, responses.append)
+    world.groups.group_manager.delete_group(group, responses.append)
     return world, group, responses
 
 
@@ -155,7 +155,7 @@ def test_interrupted_group_deletion_can_be_retried() -> None:
     world.state(world.led[0], (1, 2, 3), partition_epoch=2)
     world.replicate(0)
     assert (responses, len(world.fetched(group))) == ([ErrorCode.coordinator_not_available], 700)
-    world.groups.membership.delete(group, responses.append)
+    world.groups.group_manager.delete_group(group, responses.append)
     world.pass_ms(0)
     world.replicate(0)
     assert (responses[1:], world.fetched(group)) == ([ErrorCode.none], {})
@@ -243,7 +243,7 @@ def deletion(world: CoordinatorWorld, group: str, count: int) -> list[tuple[Erro
     """Send OffsetDelete for ``count`` partitions of topic ``t``, which has two fewer."""
     responses: list[tuple[Error, list[Error]]] = []
     wanted = [("t", index) for index in range(count)]
-    world.groups.commits.delete(group, wanted, lambda error, errors: responses.append((error, errors)))
+    world.groups.offset_manager.delete_offsets(group, wanted, lambda error, errors: responses.append((error, errors)))
     return responses
 
 

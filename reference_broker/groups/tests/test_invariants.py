@@ -96,17 +96,17 @@ def test_serving_group_of_lost_partition_is_detected() -> None:
     group = Group("g", NOW_MS)
     partition = world.partition
     with pytest.raises(AssertionError, match="partition 0 is unloaded and led"):
-        world.membership.unloaded(partition)
+        world.group_manager.unloaded(partition)
     world.lose()
     with pytest.raises(AssertionError, match="is served in partition 0, which is lost"):
-        world.membership.serve(partition, group)
+        world.group_manager.serve(partition, group)
 
 
 def test_second_load_of_partition_is_detected() -> None:
     world = MembershipWorld()
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     with pytest.raises(AssertionError, match="partition 0 is loaded twice"):
-        world.membership.loaded(world.partition)
+        world.group_manager.loaded(world.partition)
 
 
 # --- on request -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_group_validate(change: Callable[[Group], None], message: str) -> None:
 
 
 def served(world: MembershipWorld) -> ServedGroup:
-    return world.membership.serve(world.partition, world.group)
+    return world.group_manager.serve(world.partition, world.group)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def served(world: MembershipWorld) -> ServedGroup:
 def test_served_group_validate(change: Callable[[ServedGroup], None], message: str) -> None:
     world = MembershipWorld()
     world.stable(None)
-    world.membership.validate()
+    world.group_manager.validate()
     change(served(world))
     with pytest.raises(AssertionError, match=message):
-        world.membership.validate()
+        world.group_manager.validate()
 
 
 @pytest.mark.parametrize(

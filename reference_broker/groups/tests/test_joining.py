@@ -89,9 +89,9 @@ def test_requests_to_non_coordinator_return_not_coordinator() -> None:
     world.store.is_loading, world.store.partition = False, None
     assert world.join("m").error is ErrorCode.not_coordinator
     assert world.join("m").response.member_id == "m"
-    assert world.membership.heartbeat("g", "m", None, 1) is ErrorCode.not_coordinator
-    assert world.membership.heartbeat("", "m", None, 1) is ErrorCode.invalid_group_id
-    assert world.membership.leave("g", ()) == (ErrorCode.not_coordinator, ())
+    assert world.group_manager.heartbeat("g", "m", None, 1) is ErrorCode.not_coordinator
+    assert world.group_manager.heartbeat("", "m", None, 1) is ErrorCode.invalid_group_id
+    assert world.group_manager.leave_group("g", ()) == (ErrorCode.not_coordinator, ())
     assert world.sync("m", 1).error is ErrorCode.not_coordinator
 
 
@@ -268,7 +268,7 @@ def test_last_members_to_rejoin_loaded_oversized_group_are_rejected() -> None:
     ids = before.stable(None, None, None)
     world = MembershipWorld(group_max_size=2)
     world.partition.groups["g"] = before.group
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     assert world.group.state is GroupState.PREPARING_REBALANCE
     joins = [world.join(member_id) for member_id in ids]
     world.pass_ms(0)

@@ -15,7 +15,10 @@ from reference_broker.wire.errors import ErrorCode
 )
 def test_leave_starts_rebalance_at_once() -> None:
     world = MembershipWorld()
-    assert world.membership.leave("g", (Leaving("m", None),)) == (ErrorCode.none, (ErrorCode.unknown_member_id,))
+    assert world.group_manager.leave_group("g", (Leaving("m", None),)) == (
+        ErrorCode.none,
+        (ErrorCode.unknown_member_id,),
+    )
     leader, follower = world.stable(None, None)
     assert world.leave("nobody") == (ErrorCode.unknown_member_id,)
     assert world.group.state is GroupState.STABLE
@@ -165,10 +168,10 @@ def test_accepted_commit_extends_session() -> None:
     (member,) = world.stable(None)
     for _ in range(3):
         world.pass_ms(9999)
-        world.membership.extend_session(world.partition, "g", member)
+        world.group_manager.extend_session(world.partition, "g", member)
     assert member in world.group.members
-    world.membership.extend_session(world.partition, "g", "nobody")
-    world.membership.extend_session(world.partition, "none", member)
+    world.group_manager.extend_session(world.partition, "g", "nobody")
+    world.group_manager.extend_session(world.partition, "none", member)
 
 
 def test_heartbeats_set_no_timers() -> None:

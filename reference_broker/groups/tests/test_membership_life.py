@@ -26,7 +26,7 @@ def recorded(group_id: str, *member_ids: str) -> Group:
 def test_members_of_loaded_group_get_one_session_timeout() -> None:
     world = MembershipWorld()
     world.partition.groups["g"] = recorded("g", "a", "b")
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("a", 7) is ErrorCode.none
     assert world.sync("b", 7).response.assignment == b"b"
@@ -42,7 +42,7 @@ def test_loaded_groups_are_served_in_slices_and_requested_one_at_once() -> None:
     count = 3 * SERVED_GROUPS_PER_SLICE + 1
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     assert world.metrics.groups.value == SERVED_GROUPS_PER_SLICE
     assert world.heartbeat("a", 7, group=f"g{count - 1}") is ErrorCode.none
     assert world.metrics.groups.value == SERVED_GROUPS_PER_SLICE + 1
@@ -61,7 +61,7 @@ def test_lost_partition_completes_all_pending_requests() -> None:
     world.partition.holds = True
     joining = world.new()[1]
     first, _ = world.new(group="other")
-    world.membership.serve(world.partition, world.partition.add_group(Group("none", WALL_MS)))
+    world.group_manager.serve(world.partition, world.partition.add_group(Group("none", WALL_MS)))
     world.pass_ms(0)
     syncing = world.sync(first, 1, group="other")
     second = world.new()[1]
@@ -83,22 +83,22 @@ def test_reloaded_partition_has_new_groups_of_same_names() -> None:
     count = 2 * SERVED_GROUPS_PER_SLICE
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     world.pass_ms(0)
     lost, world.store.partition = world.lose(), FakePartition()
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "b")
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     last = f"g{count - 1}"
     assert world.heartbeat("a", 7, group=last) is ErrorCode.unknown_member_id
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none
     world.pass_ms(5000)
     assert world.metrics.groups.value == count
-    world.membership.extend_session(world.partition, last, "b")
+    world.group_manager.extend_session(world.partition, last, "b")
     world.pass_ms(5000)
     assert world.in_state(GroupState.STABLE) == 1
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none
-    world.membership.unloaded(lost)
+    world.group_manager.unloaded(lost)
     assert world.heartbeat("b", 7, group=last) is ErrorCode.none
 
 
@@ -107,7 +107,7 @@ def test_groups_of_lost_partition_do_not_change() -> None:
     world = MembershipWorld()
     for index in range(SERVED_GROUPS_PER_SLICE):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
-    world.membership.loaded(world.partition)
+    world.group_manager.loaded(world.partition)
     world.partition.holds = True
     member, _ = world.new()
     world.pass_ms(0)
@@ -132,12 +132,12 @@ def test_unload_of_unused_partition() -> None:
 def test_delete_of_group_with_members_is_rejected() -> None:
     world = MembershipWorld()
     errors: list[Error] = []
-    world.membership.delete("g", errors.append)
+    world.group_manager.delete_group("g", errors.append)
     (member,) = world.stable(None)
-    world.membership.delete("g", errors.append)
+    world.group_manager.delete_group("g", errors.append)
     world.leave(member)
     world.partition.holds = True
-    world.membership.delete("g", errors.append)
+    world.group_manager.delete_group("g", errors.append)
     assert errors == [ErrorCode.group_id_not_found, ErrorCode.non_empty_group]
     write = world.partition.writes[-1]
     assert write.state is GroupState.DEAD
@@ -146,7 +146,7 @@ def test_delete_of_group_with_members_is_rejected() -> None:
     assert errors[2:] == [ErrorCode.none]
     assert world.metrics.groups.value == 0
     world.store.is_loading = True
-    world.membership.delete("g", errors.append)
+    world.group_manager.delete_group("g", errors.append)
     assert errors[3:] == [ErrorCode.coordinator_load_in_progress]
 
 
@@ -154,7 +154,7 @@ def test_deleted_group_is_recreated_by_join() -> None:
     world = MembershipWorld()
     (member,) = world.stable(None)
     world.leave(member)
-    world.membership.delete("g", list[Error]().append)
+    world.group_manager.delete_group("g", list[Error]().append)
     assert world.heartbeat(member, 1) is ErrorCode.unknown_member_id
     _, joining = world.new()
     world.pass_ms(0)
@@ -166,12 +166,12 @@ def test_group_is_unused_without_members_and_pending_joins() -> None:
     world = MembershipWorld()
     (member,) = world.stable(None)
     group, partition = world.group, world.partition
-    assert not world.membership.delete_unused(partition, group)
+    assert not world.group_manager.delete_unused(partition, group)
     world.leave(member)
     pending = world.join().response.member_id
-    assert not world.membership.delete_unused(partition, group)
+    assert not world.group_manager.delete_unused(partition, group)
     world.leave(pending)
-    assert world.membership.delete_unused(partition, group)
+    assert world.group_manager.delete_unused(partition, group)
     assert partition.writes[-1].state is GroupState.DEAD
     assert not partition.groups
     assert world.ports.armed == 0

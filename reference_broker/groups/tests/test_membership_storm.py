@@ -102,7 +102,7 @@ class Client:
         if self.generation < 0:
             self.join()
         elif self.world.store.partition is not None:
-            error = self.world.membership.heartbeat("g", self.member_id, self.instance, self.generation)
+            error = self.world.group_manager.heartbeat("g", self.member_id, self.instance, self.generation)
             self.handle_error(error)
 
     def join(self) -> None:
@@ -236,7 +236,7 @@ class Storm(RuleBasedStateMachine):
             client = self.clients.pop(index)
             client.silent = True
             if client.member_id:
-                self.world.membership.leave("g", (Leaving(client.member_id, client.instance),))
+                self.world.group_manager.leave_group("g", (Leaving(client.member_id, client.instance),))
 
     @rule(index=st.integers(0, 5))
     def start_again(self, index: int) -> None:
@@ -271,12 +271,12 @@ class Storm(RuleBasedStateMachine):
             taken.add_group(copy_of(lost.log))
         self.world.store.partition = taken
         self.received.life += 1
-        self.world.membership.loaded(taken)
+        self.world.group_manager.loaded(taken)
         lost.settle(ErrorCode.not_coordinator)
 
     @invariant()
     def one_of_each(self) -> None:
-        self.world.membership.validate()
+        self.world.group_manager.validate()
 
     def teardown(self) -> None:
         """After the faults end, every member is assigned within two sessions and two rebalances."""

@@ -69,7 +69,7 @@ def test_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
     world.commit(group, 1)
     world.transact(group, 5, 6)
     errors: list[Error] = []
-    world.groups.membership.delete(group, errors.append)
+    world.groups.group_manager.delete_group(group, errors.append)
     assert errors == [ErrorCode.none]
     world.end(0, commit=True)
     if reloaded:

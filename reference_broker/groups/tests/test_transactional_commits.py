@@ -214,7 +214,7 @@ def test_fetch_of_all_offsets_includes_unstable_committed_ones() -> None:
     world.commit(group, 100)
     world.transact(group, 110, 210)
     returned: list[list[tuple[int, bool]]] = []
-    world.groups.commits.fetch(
+    world.groups.offset_manager.fetch_offsets(
         group, None, lambda _, found: returned.append([(each.partition, each.is_unstable) for each in found]),
         requires_stable=True,
     )  # fmt: skip
@@ -292,7 +292,7 @@ def test_long_transaction_completes_in_slices_and_fetches_wait() -> None:
         assert responses == [[ErrorCode.none] * many]
     returned: list[int] = []
     world.end(0, commit=True)
-    world.groups.commits.fetch(group, None, lambda _, found: returned.append(len(found)))
+    world.groups.offset_manager.fetch_offsets(group, None, lambda _, found: returned.append(len(found)))
     assert (returned, world.groups.metrics.offsets.value) == ([], DECIDED_OFFSETS_PER_SLICE)
     world.pass_ms(0)
     assert (returned, world.groups.metrics.offsets.value) == ([many], many)
@@ -306,7 +306,7 @@ def test_fetch_waiting_for_long_transaction_fails_when_partition_is_lost() -> No
     world.pass_ms(0)
     world.end(0, commit=True)
     returned: list[Error] = []
-    world.groups.commits.fetch(group, None, lambda error, _: returned.append(error))
+    world.groups.offset_manager.fetch_offsets(group, None, lambda error, _: returned.append(error))
     log = world.lose(0)
     assert returned == [ErrorCode.not_coordinator]
     world.lead_offsets(0, log, epoch=1)

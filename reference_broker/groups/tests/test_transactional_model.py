@@ -111,7 +111,7 @@ class BesideALedger(_Machine):
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
         results: list[Error] = []
-        self.world.groups.membership.delete(self.names[group], results.append)
+        self.world.groups.group_manager.delete_group(self.names[group], results.append)
         assert results in ([ErrorCode.none], [ErrorCode.group_id_not_found])
         for key in self.keys():
             if key.group == self.names[group]:
@@ -171,7 +171,7 @@ class BesideTheLog(_Machine):
     def delete_group(self, group: str) -> None:
         before = read_below(self.world.led[0].log.log_end_offset, self.log())
         results: list[Error] = []
-        self.world.groups.membership.delete(self.names[group], results.append)
+        self.world.groups.group_manager.delete_group(self.names[group], results.append)
         if results == [ErrorCode.group_id_not_found]:
             assert self.names[group] not in {key.group for key in before.visible.keys() | before.unstable()}
         after = read_below(self.world.led[0].log.log_end_offset, self.log())

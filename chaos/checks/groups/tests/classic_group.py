@@ -17,9 +17,9 @@ from chaos.checks.tests.kafka_messages import join_group_request as joining
 from chaos.checks.tests.stub_node import (
     StubBroker,
     StubCoordinator,
+    StubGroupCoordinatorShard,
     StubImages,
     StubNode,
-    StubOffsetsPartition,
     image_of,
     topic_image,
 )
@@ -60,7 +60,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.check = GroupMoves(check_context())
-        self.partition = StubOffsetsPartition(groups={"g": self.group})
+        self.partition = StubGroupCoordinatorShard(groups={"g": self.group})
         broker = StubBroker(
             COORDINATOR_ID,
             config=CONFIG,

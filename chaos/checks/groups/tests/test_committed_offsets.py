@@ -14,9 +14,9 @@ from chaos.checks.tests.kafka_messages import offset_commit_request, offset_comm
 from chaos.checks.tests.stub_node import (
     StubBroker,
     StubCoordinator,
+    StubGroupCoordinatorShard,
     StubImages,
     StubNode,
-    StubOffsetsPartition,
     image_of,
     topic_image,
 )
@@ -40,7 +40,7 @@ from reports.rows import ChangeRow, OperationRow
 
 def coordinator_with(offset: int | None) -> "Node":
     """Return a coordinator whose committed offset of hot-0 in group g is ``offset``, or which has none."""
-    coordinated = StubOffsetsPartition()
+    coordinated = StubGroupCoordinatorShard()
     if offset is not None:
         commit = CommitOffset("hot", 0, offset, -1, "", 0)
         coordinated.offsets.appended(1, [(OffsetKey("g", "hot", 0), commit)])
@@ -79,7 +79,7 @@ def test_new_coordinator_may_still_load_at_the_end(led_us: int, is_loaded: bool,
     check = NoCommittedLost(check_context())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
     check.trace(note("leads", led_us, partition="__consumer_offsets-0"))
-    shards = [StubOffsetsPartition()] if is_loaded else []
+    shards = [StubGroupCoordinatorShard()] if is_loaded else []
     images = StubImages(image_of(topic_image("__consumer_offsets")))
     broker = StubBroker(controller=images, groups=StubCoordinator(shards))
     check.inspect(100, 0, StubNode(broker).as_node(), None, thorough=True)
@@ -96,7 +96,7 @@ def test_commit_is_fenced_unless_its_member_is_in_the_generation(
     check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
     only_member = Member("m", None, "client", "host", 2000, 1000, ())
     groups = {"g": Group.loaded("g", 5, "consumer", "range", "m", 0, (only_member,))}
-    node = StubNode(StubBroker(groups=StubCoordinator([StubOffsetsPartition(groups=groups)]))).as_node()
+    node = StubNode(StubBroker(groups=StubCoordinator([StubGroupCoordinatorShard(groups=groups)]))).as_node()
     body = replace(offset_commit_request(member, generation), group_id=GroupId(group))
     response = offset_commit_response(ErrorCode.none)
     check.acted(0, node, Request(1, 7, 8, 8, "f", body, tag), [Reply(1, 7, 8, 8, response, tag)])

@@ -37,9 +37,9 @@ from chaos.checks.tests.kafka_messages import (
 from chaos.checks.tests.stub_node import (
     StubBroker,
     StubCoordinator,
+    StubGroupCoordinatorShard,
     StubImages,
     StubNode,
-    StubOffsetsPartition,
     image_of,
     node_partitions,
     topic_image,
@@ -104,7 +104,7 @@ class CheckedGroupCoordinator:
         with self.touched.noted():
             self.log = run_to_end(open_log(self.disk, "__consumer_offsets-0", LogConfig(), Now(0, 0), True))
         led = Partition("__consumer_offsets", OFFSETS_ID, 0, 4, self.log)
-        self.target = StubOffsetsPartition(led=led)
+        self.target = StubGroupCoordinatorShard(led=led)
         self.held = self.target.offsets
         self.broker = StubBroker(
             node_id=1,

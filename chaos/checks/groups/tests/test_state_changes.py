@@ -18,7 +18,7 @@ from chaos.checks.groups.timeouts import NEW_MEMBER_US
 from chaos.checks.tests.kafka_messages import heartbeat_request as heartbeat
 from chaos.checks.tests.kafka_messages import join_group_request as joining
 from chaos.checks.tests.kafka_messages import sync_group_request as syncing
-from chaos.checks.tests.stub_node import StubOffsetsPartition
+from chaos.checks.tests.stub_node import StubGroupCoordinatorShard
 from reference_broker.core.events import Closed
 from reference_broker.groups.group import GroupState
 from reference_broker.wire.errors import ErrorCode
@@ -75,7 +75,7 @@ def test_parked_requests_end_with_the_coordinator() -> None:
         world.request(JOIN, joining(A), world.begin())
         number = world.number
         world.request(JOIN, joining("x"), join_refused(ErrorCode.unknown_member_id, "x"))
-        world.node.broker.groups.shards = [StubOffsetsPartition(index=7)]
+        world.node.broker.groups.shards = [StubGroupCoordinatorShard(index=7)]
         replies = [join_refused(ErrorCode.not_coordinator)._replace(connection=number)] if responds else []
         world.unload(*replies)
         world.inspect_later(3_000_000)

@@ -77,7 +77,7 @@ def subscriptions_of_group_ignored(original: Function, self: Any, topic: str) ->
     return False
 
 
-@mutant("reference_broker.groups.offset_commits:_fetched")
+@mutant("reference_broker.groups.offset_metadata_manager:_fetched")
 def first_pending_offset_is_stable(
     original: Function, shard: Any, group_id: str, requested: Any, requires_stable: bool
 ) -> list[Any]:
@@ -107,7 +107,7 @@ def loaded_up_to_high_watermark(original: Function, self: Any, log: Any) -> Iter
         yield found
 
 
-@mutant("reference_broker.groups.offsets_partition:OffsetsPlayback.replay")
+@mutant("reference_broker.groups.group_coordinator_shard:OffsetsPlayback.replay")
 def offset_tombstones_not_loaded(original: Function, self: Any, header: Any, record: Any, end_offset: int) -> None:
     """A coordinator that loads skips the tombstones of offsets, so that deleted and expired offsets are back after a
     failover (M-8, KIP-496)."""

@@ -47,7 +47,10 @@ class Broker:
         self.world = MembershipWorld(**settings)
         store = self.world.store
         self.groups = SimpleNamespace(
-            membership=self.world.membership, find=store.find, active=store.active, loading=store.loading
+            group_manager=self.world.group_manager,
+            find=store.find,
+            active=store.active,
+            loading=store.loading,
         )
         self.ports = self.world.ports
 

@@ -19,7 +19,7 @@ from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.group import Member
-from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.record import Record, build
@@ -119,7 +119,7 @@ def test_offset_commit_in_every_version(version: int) -> None:
 def test_offset_commit_1000_sets_retention_time_like_versions_2_to_4(epoch: int, retention_ms: int, level: int) -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: level})
-    world.broker.groups.commits._image = lambda: image
+    world.broker.groups.offset_manager._image = lambda: image
     partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=5, metadata_epoch=epoch)
     topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
     body = OffsetCommitRequest1000(group_id="g", retention_time_ms=retention_ms, topics=topics)
@@ -136,7 +136,7 @@ def test_offset_commit_1000_sets_retention_time_like_versions_2_to_4(epoch: int,
 def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
-    world.broker.groups.commits._image = lambda: image  # The feature level alone, without its broadcasts.
+    world.broker.groups.offset_manager._image = lambda: image  # The feature level alone, without its broadcasts.
 
     def put(offset: int, epoch: int) -> list[int]:
         partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=offset, metadata_epoch=epoch)
@@ -165,7 +165,7 @@ def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
 def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
     world = led()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
-    world.broker.groups.commits._image = lambda: image
+    world.broker.groups.offset_manager._image = lambda: image
 
     def put(member_id: str = "", instance_id: str | None = None, generation: int = -1) -> list[int]:
         partition = OffsetCommitRequestPartition1001(
@@ -188,7 +188,7 @@ def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
     ((one,),) = (topic.partitions for topic in response.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
     partition = world.broker.groups.find("g")
-    assert isinstance(partition, OffsetsPartition)
+    assert isinstance(partition, GroupCoordinatorShard)
     group = partition.groups["g"]
     newer = Member("newer", "s", "c", "h", 1000, 1000, (MemberProtocol("range", b""),))
     group.add(newer)

@@ -1,5 +1,4 @@
-"""The groups that this node serves (Kafka's GroupMetadataManager): found for a request, created, deleted, loaded
-and lost with their partition.
+"""The groups that this node serves: found for a request, created, deleted, loaded, and lost with their partition.
 
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup find their group here, and are handled in ``rebalances``.
 """
@@ -20,8 +19,8 @@ from reference_broker.groups.classic_requests import (
     SyncResponse,
 )
 from reference_broker.groups.group import Group, GroupState
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard, OffsetsWrite
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsWrite
 from reference_broker.groups.served_group import GroupContext, ServedGroup
 from reference_broker.ports.node_ports import Ports, RandomSource
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE, SERVED_MEMBERS_PER_SLICE, Sliced, run_slices
@@ -31,7 +30,7 @@ MEMBER_ID_SUFFIX_BYTES = 37
 """The length of the suffix of a member ID after the ID of the client or of the instance: a hyphen and a UUID."""
 
 
-class Membership:
+class GroupMetadataManager:
     """The served groups of the led partitions, and the requests to them. A group is served from when it is loaded, or
     first named in a request, until it is deleted or its partition is lost. ``find`` is ``GroupCoordinator.find``."""
 
@@ -39,18 +38,18 @@ class Membership:
         self,
         ports: Ports,
         config: BrokerConfig,
-        find: Callable[[str], OffsetsPartition | Error],
+        find: Callable[[str], GroupCoordinatorShard | Error],
         metrics: GroupMetrics,
         random: RandomSource,
     ) -> None:
         self._context = GroupContext(ports, config, metrics, random, rebalances.expire_heartbeat)
         self._find = find
-        self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
+        self._served: dict[GroupCoordinatorShard, dict[str, ServedGroup]] = {}
         """The groups by their IDs, for each partition that is led and loaded."""
 
     # --- requests of members ------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, respond: JoinCallback) -> None:
+    def join_group(self, request: JoinRequest, respond: JoinCallback) -> None:
         """JoinGroup: respond with the generation once it begins, or with an error: INVALID_GROUP_ID,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
@@ -61,7 +60,7 @@ class Membership:
         else:
             respond(JoinResponse(group_or_error, request.member_id))
 
-    def sync(self, request: SyncRequest, respond: SyncCallback) -> None:
+    def sync_group(self, request: SyncRequest, respond: SyncCallback) -> None:
         """SyncGroup: respond with the assignment once it is written, or with an error: those of ``find``,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS.
         """
@@ -79,7 +78,7 @@ class Membership:
             return group_or_error
         return rebalances.heartbeat(group_or_error, member_id, group_instance_id, generation)
 
-    def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
+    def leave_group(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
         """Return an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         group_or_error = self._find_group(group_id)
         if isinstance(group_or_error, ServedGroup):
@@ -88,7 +87,7 @@ class Membership:
             return ErrorCode.none, (group_or_error,) * len(members)
         return group_or_error, ()
 
-    def extend_session(self, shard: OffsetsPartition, group_id: str, member_id: str) -> None:
+    def extend_session(self, shard: GroupCoordinatorShard, group_id: str, member_id: str) -> None:
         """Extend the session of a member whose commit was accepted, which counts as a heartbeat."""
         served = self._served.get(shard, {}).get(group_id)
         member = served.group.members.get(member_id) if served is not None else None
@@ -124,7 +123,7 @@ class Membership:
 
     # --- deletion -----------------------------------------------------------------------------------------------------
 
-    def delete(self, group_id: str, respond: Callable[[Error], None]) -> None:
+    def delete_group(self, group_id: str, respond: Callable[[Error], None]) -> None:
         """DeleteGroups: delete the group with its offsets. Responds with NONE once that is written, or NON_EMPTY_GROUP,
         GROUP_ID_NOT_FOUND or an error of ``find``."""
         shard = self._find(group_id)
@@ -138,7 +137,7 @@ class Membership:
             return
         self._delete(shard, group).error.add_done_callback(respond)
 
-    def delete_unused(self, shard: OffsetsPartition, group: Group) -> bool:
+    def delete_unused(self, shard: GroupCoordinatorShard, group: Group) -> bool:
         """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
         IDs, or if it cannot be written now."""
         if group.state is not GroupState.EMPTY or group.pending_joins:  # Decision unused-group
@@ -147,7 +146,7 @@ class Membership:
         # it, and the next check for expired offsets deletes it.
         return self._delete(shard, group).is_in_log
 
-    def _delete(self, shard: OffsetsPartition, group: Group) -> OffsetsWrite:
+    def _delete(self, shard: GroupCoordinatorShard, group: Group) -> OffsetsWrite:
         """Delete the group once the tombstones are in the log. Otherwise it would be back with the next coordinator."""
         served = self.serve(shard, group)
         removal = shard.remove_group(group.group_id)
@@ -160,19 +159,19 @@ class Membership:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def loaded(self, shard: OffsetsPartition) -> None:
+    def loaded(self, shard: GroupCoordinatorShard) -> None:
         """Begin the sessions of all members of a partition that is led here and loaded. A group that is named in a
         request before its turn is served at once."""
         assert shard not in self._served, f"partition {shard.index} is loaded twice"
         self._served[shard] = {}
         run_slices(self._context.ports, self._serve_all(shard))
 
-    def unloaded(self, shard: OffsetsPartition) -> None:
+    def unloaded(self, shard: GroupCoordinatorShard) -> None:
         """End the service of the groups of a closed partition: all parked requests get NOT_COORDINATOR."""
         assert not shard.is_led, f"partition {shard.index} is unloaded and led"
         run_slices(self._context.ports, self._drop(self._served.pop(shard, {})))
 
-    def serve(self, shard: OffsetsPartition, group: Group) -> ServedGroup:
+    def serve(self, shard: GroupCoordinatorShard, group: Group) -> ServedGroup:
         """Return the group as it is served. If it was not, the sessions of its members begin.
 
         There may be too many members, if group.max.size was lowered. They have to join again, so that the surplus is
@@ -190,7 +189,7 @@ class Membership:
             rebalances.prepare_rebalance(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
-    def _serve_all(self, shard: OffsetsPartition) -> Sliced[None]:
+    def _serve_all(self, shard: GroupCoordinatorShard) -> Sliced[None]:
         groups = iter(tuple(shard.groups.values()))
         while shard.is_led and (batch := _batch_of(groups)):
             for group in batch:

@@ -1,5 +1,4 @@
-"""Requests about offsets (Kafka's OffsetMetadataManager), independent of versions: OffsetCommit, TxnOffsetCommit,
-OffsetFetch and OffsetDelete.
+"""Requests about offsets, independent of versions: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
 A commit is validated first: whether the member may commit, and which of its offsets are accepted. The rules are those
 of Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11). Then the accepted offsets
@@ -28,9 +27,9 @@ from reference_broker.groups.committed_offsets import (
     OffsetKey,
 )
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.membership import Membership
+from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard, OffsetsWrite
+from reference_broker.groups.group_metadata_manager import GroupMetadataManager
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsWrite
 from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
@@ -131,7 +130,7 @@ class CommitValidation:
     """What is known of the offsets of one request so far: an error for each, and records of the accepted ones (Kafka's
     OffsetMetadataManager.validateOffsetCommit)."""
 
-    shard: OffsetsPartition
+    shard: GroupCoordinatorShard
     request: CommitRequest
     image: MetadataImage
     """The metadata when the request came."""
@@ -179,7 +178,7 @@ class CommitValidation:
         self.accepted.pop(OffsetKey(self.request.group_id, requested.topic, requested.partition), None)
 
 
-def membership_error(shard: OffsetsPartition, request: CommitRequest) -> Error:
+def membership_error(shard: GroupCoordinatorShard, request: CommitRequest) -> Error:
     """Return the error if the member may not commit now."""
     group = shard.groups.get(request.group_id)
     if group is None:
@@ -192,7 +191,7 @@ def membership_error(shard: OffsetsPartition, request: CommitRequest) -> Error:
 
 
 def validate_offsets(
-    shard: OffsetsPartition,
+    shard: GroupCoordinatorShard,
     request: CommitRequest,
     image: MetadataImage,
     config: BrokerConfig,
@@ -276,13 +275,13 @@ def _call(work: Callable[[], object]) -> bool:
 
 
 @dataclass(slots=True)
-class Commits:
+class OffsetMetadataManager:
     """The requests of clients about the offsets of their groups. ``find`` is ``GroupCoordinator.find``."""
 
     _ports: Ports
     _config: BrokerConfig
-    _find: Callable[[str], OffsetsPartition | Error]
-    _membership: Membership
+    _find: Callable[[str], GroupCoordinatorShard | Error]
+    _groups: GroupMetadataManager
     _image: Callable[[], MetadataImage]
     _metrics: GroupMetrics
     verifier: CommitVerifier | None = None
@@ -294,7 +293,7 @@ class Commits:
 
     # --- OffsetCommit -------------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, respond: Committed, run: RunWork = _call) -> None:
+    def commit_offsets(self, request: CommitRequest, respond: Committed, run: RunWork = _call) -> None:
         """Respond once the accepted offsets are replicated. All of them are written in one event. The work of each
         event is done through ``run``, which returns False if it failed.
 
@@ -326,7 +325,7 @@ class Commits:
         else:
             self._verify(validation, request.transaction, respond, run)
 
-    def _new_validation(self, shard: OffsetsPartition, request: CommitRequest) -> CommitValidation:
+    def _new_validation(self, shard: GroupCoordinatorShard, request: CommitRequest) -> CommitValidation:
         image = self._image()
         return CommitValidation(shard, request, image, sends_metadata_epoch(image))
 
@@ -382,7 +381,7 @@ class Commits:
         is_heartbeat = request.transaction is None
         # Decision offset-commit-as-heartbeat
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
-            self._membership.extend_session(shard, request.group_id, request.member_id)
+            self._groups.extend_session(shard, request.group_id, request.member_id)
         if not validation.accepted:
             respond(validation.errors)
             return
@@ -390,12 +389,12 @@ class Commits:
         self._metrics.commits.value += len(validation.accepted)
         write = shard.commit(validation.accepted, _producer_of(request.transaction))
         if group is None and shard.is_led and request.group_id in shard.groups:  # Decision offset-commit-creates-group
-            self._membership.serve(shard, shard.groups[request.group_id])
+            self._groups.serve(shard, shard.groups[request.group_id])
         run_coroutine(_respond_when_written(validation, write, respond))
 
     # --- OffsetFetch --------------------------------------------------------------------------------------------------
 
-    def fetch(
+    def fetch_offsets(
         self,
         group_id: str,
         requested: Sequence[tuple[str, Sequence[int]]] | None,
@@ -418,13 +417,13 @@ class Commits:
 
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
-    def delete(
+    def delete_offsets(
         self, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted, run: RunWork = _call
     ) -> None:
         """Respond with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
-        error. Many offsets take several events, as in ``commit``. An error for all may come when some of them are
-        removed already. A retry is harmless."""
+        error. Many offsets take several events, as in ``commit_offsets``. An error for all may come when some of them
+        are removed already. A retry is harmless."""
         shard = self._find(group_id) if group_id else ErrorCode.invalid_group_id
         if isinstance(shard, Error):
             respond(shard, [])
@@ -436,7 +435,7 @@ class Commits:
             run_to_end(work)
 
     def _delete(
-        self, shard: OffsetsPartition, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
+        self, shard: GroupCoordinatorShard, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
     ) -> Sliced[None]:
         errors: list[Error] = []
         removals: list[Future[Error]] = []
@@ -447,7 +446,7 @@ class Commits:
 
     def _delete_batch(
         self,
-        shard: OffsetsPartition,
+        shard: GroupCoordinatorShard,
         group_id: str,
         requested: Sequence[tuple[str, int]],
         errors: list[Error],
@@ -493,7 +492,7 @@ def _producer_of(transaction: OffsetsTransaction | None) -> TransactionProducer:
 
 
 async def _fetch_settled(
-    shard: OffsetsPartition,
+    shard: GroupCoordinatorShard,
     group_id: str,
     requested: Sequence[tuple[str, Sequence[int]]] | None,
     respond: Fetched,
@@ -504,7 +503,7 @@ async def _fetch_settled(
 
 
 def _fetched(
-    shard: OffsetsPartition,
+    shard: GroupCoordinatorShard,
     group_id: str,
     requested: Sequence[tuple[str, Sequence[int]]] | None,
     requires_stable: bool,

@@ -72,13 +72,13 @@ class OffsetsWrite(NamedTuple):
     by then (NOT_COORDINATOR)."""
 
 
-class OffsetsPartition(CoordinatorShard):
-    """The groups and offsets of one led partition."""
+class GroupCoordinatorShard(CoordinatorShard):
+    """The groups and offsets of one led partition of ``__consumer_offsets``."""
 
     def __init__(self, ports: Ports, log: CoordinatorLog, retention: OffsetsRetention, metrics: GroupMetrics) -> None:
         super().__init__(log.led)
         self.groups: dict[str, Group] = {}
-        """All its groups by ID. ``add_group`` adds to them, and membership deletes from them."""
+        """All its groups by ID. ``add_group`` adds to them, and ``GroupMetadataManager`` deletes from them."""
         self.offsets = CommittedOffsets()
         self.retention = retention
         self._is_watching = False
@@ -278,7 +278,7 @@ class OffsetsPlayback:
     """Implements ``coordination.coordinator_shards.Playback``."""
 
     ports: Ports
-    shard: OffsetsPartition
+    shard: GroupCoordinatorShard
     _groups: dict[str, bytes] = field(default_factory=dict)
     """The last value of each group."""
 
