@@ -13,12 +13,12 @@ class PlayResult:
     """The result of one play, or of a search with one scenario."""
 
     name: str
-    """Of the scenario, with its mutant."""
+    """Name of the scenario, with its mutant."""
     seconds: float = 0.0
     problem: str = ""
-    """One sentence; empty if all is as it must be."""
+    """One sentence that describes the problem; empty if there is none."""
     is_error: bool = False
-    """Nothing was shown of the guarantees: the play was INVALID, or crashed."""
+    """Whether the play was INVALID or crashed, and so shows nothing about the guarantees."""
     details: str = ""
     """Lines with the violations, and with the command that repeats the play."""
 

@@ -48,7 +48,8 @@ MAX_EXAMPLES = 100
 """Limits the examples that the page lists of one guarantee. The count always includes all violations."""
 
 JOBS_AT_ONCE = 4
-"""Number of small jobs that run at once. They spend their time in planning, and one alone leaves a processor idle."""
+"""Number of small jobs that run concurrently. They spend their time in planning, and a single one leaves a processor
+idle."""
 
 _ORDER = ("at_us", "topic", "partition", "offset", "process", "index")
 """The columns by which violations are sorted."""
@@ -144,7 +145,7 @@ def queries(tables: Tables, runs: int) -> list[Query]:
     """Return the queries that these tables allow."""
 
     def some_run_has(*names: str) -> bool:
-        """Return whether any run has the tables. Even a query over nothing costs its planning."""
+        """Return whether any run has the tables. Even an empty query costs planning time."""
         return any(tables.has(run, *names) for run in range(runs))
 
     judged = [job for job in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(job))]
@@ -194,7 +195,8 @@ def _starting_points(job: GuaranteeJob) -> list[Sequence[str]]:
 
 
 def _violations(guarantee: str, frame: DataFrame, first: DataFrame) -> list[Row]:
-    """Collect the first MAX_EXAMPLES violations of each run. ``first`` has all of them, or more than may be shown."""
+    """Collect the first MAX_EXAMPLES violations of each run. ``first`` has all violations, or more than the page may
+    show."""
     if lies_in_one_place(frame):
         few = [row.asDict() for row in first.collect()]
         if len(few) <= MAX_EXAMPLES:
@@ -206,7 +208,7 @@ def _violations(guarantee: str, frame: DataFrame, first: DataFrame) -> list[Row]
 
 
 def _numbered(guarantee: str, violations: Rows) -> list[Row]:
-    """Number and count the violations as Spark does, with nulls first."""
+    """Number and count the violations in Spark's order, with nulls first."""
     of_run: dict[int, list[Row]] = defaultdict(list)
     for row in sorted(violations, key=lambda row: [(row[name] is not None, row[name]) for name in _ORDER]):
         of_run[row["run"]].append({"guarantee": guarantee, **row, "n": len(of_run[row["run"]]) + 1})

@@ -22,7 +22,7 @@ _KINDS: dict[object, Kind] = {int: "int64", float: "float64", str: "string", boo
 
 class _Meaning(str):
     """A meaning that is never equal to a plain string of the same text. Some versions of Python share equal Annotated
-    objects, and a column would then lose the class of its meaning."""
+    objects, which would replace the class of the meaning."""
 
     __slots__ = ()
 

@@ -50,7 +50,7 @@ class Compared:
     """A written comparison. Its runs are in the order of revisions."""
 
     page: Path
-    """comparison.html; the same numbers for programs are beside it."""
+    """comparison.html; a JSON file with the same numbers is beside it."""
     verdicts: tuple[Verdict, ...]
     measured: tuple[Measured, ...]
 
@@ -228,7 +228,7 @@ def write_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[
 
 
 def write_page(folder: Path, reports: Sequence[RunReport], names: Sequence[str], **context: Any) -> Path:
-    """``names`` distinguish the runs. ``context`` is what else the template shows."""
+    """``names`` distinguish the runs. ``context`` has the other values of the template."""
     runs = [_head(report, name, folder) for report, name in zip(reports, names, strict=True)]
     template = environment().get_template("comparison.html.j2")
     page = folder / PAGE_NAME

@@ -24,8 +24,9 @@ UNJUDGED: Final[tuple[Status, ...]] = ("not checked", "nothing to judge")
 
 
 def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
-    """Return the verdict. A crash outweighs broken guarantees, because it cuts the history short, and broken guarantees
-    outweigh missing evidence. A history that is not whole decides nothing: what is missing may seem a violation."""
+    """Return the verdict. A crash has precedence over violated guarantees, because it truncates the history, and
+    violated guarantees over missing evidence. An incomplete history is INVALID, since missing rows may look like
+    violations."""
     guarantees = guarantee_results(manifest, findings)
     broken = [result for result in guarantees if result.status == "broken"]
     altered = _altered_files(manifest, run_dir)
@@ -57,8 +58,8 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
 
 
 def _altered_files(manifest: Manifest, run_dir: Path) -> list[str]:
-    """Return a sentence if the history is not the one that the run left. Operations that are missing violate nothing,
-    and records of missing ones seem to come from nowhere."""
+    """Return a sentence if the history is not the one that the run wrote. Missing operations violate nothing, and their
+    records would seem to have no writer."""
     if not manifest.history_files:
         return []
     stored = stored_files(run_dir)
@@ -116,9 +117,9 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
 
 
 def generator_limits(findings: Findings) -> list[str]:
-    """Return a sentence for each worker that limited the load. Such a load says nothing about the broker.
+    """Return a sentence for each worker that limited the load. Such a load shows nothing about the broker.
 
-    A run with faults is about guarantees, which a late generator does not break. Its page only shows these sentences
+    A run with faults is about guarantees, which a late generator does not violate. Its page only shows these sentences
     beside the latencies, and the schedule's slip has a limit of its own.
     """
     reasons = []
@@ -156,7 +157,7 @@ def _is_due(name: str, manifest: Manifest) -> bool:
 
 def _is_required(name: str, status: Status, manifest: Manifest, job: GuaranteeJob | None = None) -> bool:
     """Return ``GuaranteeResult.required``: whether the guarantee is due, and, if it was not judged, whether this run
-    had to let it be judged. ``job``: the job of the history, if it has one."""
+    should have made that possible. ``job``: the job of the history, if it has one."""
     if status not in UNJUDGED:
         return _is_due(name, manifest)
     if job is None:
@@ -300,7 +301,7 @@ LOSSES = ("lost-write", "unseen")
 
 
 def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
-    """Return what happened, in plain words: what was lost, or else the first violation."""
+    """Return a sentence about what was lost, or else about the first violation."""
     losses = [result for result in broken if result.name in LOSSES and result.examples]
     if losses and findings.losses:
         return _lost(losses, findings.losses)

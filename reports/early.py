@@ -1,7 +1,7 @@
-"""The verdict on a run that still goes on.
+"""The verdict on a run in progress.
 
-These parts are a complete history, except that pending operations have no rows yet. So only those guarantees are judged
-whose violations no later row can excuse (``GuaranteeJob.excused_by``).
+Its complete parts are a history in which only pending operations have no rows yet. Only guarantees whose violations no
+later row can excuse are judged (``GuaranteeJob.excused_by``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +59,7 @@ def early_verdict(
 ) -> EarlyVerdict | None:
     """Judge the whole parts of the run, or return None if there are none. Keep the folder ``scratch`` between calls.
 
-    The traces are read after the clients' history, because they explain it and must therefore reach further.
+    The traces are read after the clients' history, because they explain it and must extend further.
     """
     until_us = link_whole_parts(run_dir, scratch)
     if until_us is None:
@@ -73,7 +73,8 @@ def early_verdict(
 
 
 def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
-    """Link the whole parts of a run into the folder ``scratch``. Return up to which time all writers' parts go."""
+    """Link the complete parts of a run into the folder ``scratch``. Return the time up to which the parts of all
+    writers extend."""
     progress = read_progress(run_dir)
     for writer in progress:
         for table in TABLES:

@@ -1,5 +1,6 @@
-"""Errors that one sentence reports."""
+"""Errors that are reported in one sentence."""
 
 
 class SetupError(Exception):
-    """Something is missing on this machine, or a run's file is damaged. The message names it in one sentence."""
+    """A program or package is missing on this machine, or a file of a run is damaged. The message names it in one
+    sentence."""

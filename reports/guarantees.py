@@ -21,11 +21,11 @@ class SeenFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """A promise of the broker that a run can show to be broken."""
+    """A guarantee of the broker whose violation a run can show."""
 
     name: str
     violation: str
-    """One sentence: what happened if the guarantee is broken."""
+    """One sentence that describes a violation."""
     seen_from: SeenFrom = SeenFrom.CLIENTS
     keeps_writes: bool = False
     """No broker promises it if a node loses power before it flushed acknowledged writes."""
@@ -34,9 +34,9 @@ class Guarantee:
     always: bool = False
     """Must hold in every run, whatever its scenario lists."""
     on_the_wire: bool = False
-    """The frames that passed the proxy before another broker show it, too, in part."""
+    """The frames at the proxy in front of an external broker also show it, in part."""
     in_part: bool = False
-    """A job judges it, too, as far as the responses to clients show it."""
+    """A Spark job also judges it, as far as the responses to clients show it."""
 
 
 _CLIENTS = (

@@ -1,8 +1,8 @@
 """Measures the load generator beside Kafka's perf tests: the processor time of each, with one Kafka broker.
 
-Each client is a process of its own, which sends or reads a number of records as fast as it can and ends. It does so
-with a million records and with several, so that its start (imports, a virtual machine, its compiler) is told from the
-work: the difference is the cost of a further million. All consumers read the topic that our producer wrote.
+Each client is a separate process, which sends or reads a number of records as fast as it can and ends. It runs once
+with a million records and once with several million. The difference is the cost of the further records, without the
+start of the process (imports, a virtual machine, its compiler). All consumers read the topic that our producer wrote.
 """
 
 import os

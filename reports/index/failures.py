@@ -1,4 +1,4 @@
-"""Open failures in words: since when, seen how often, and what repeats them."""
+"""Open failures in words: their age, their frequency, and the commands that repeat them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class OpenFailure:
     regression: str
     """The address of the candidate file."""
     is_gone: bool
-    """Whether later nights played the scenario often enough without the violation to exclude the old rate. It is
-    probably mended."""
+    """Whether later nights played the scenario often enough without the violation to exclude the old rate, so that it
+    is probably fixed."""
 
 
 def open_failures(rows: Rows, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> list[OpenFailure]:
-    """The oldest comes first, and what is probably mended last. ``file`` gives the address of a file of a night."""
+    """The oldest is first, and those that are probably fixed last. ``file`` gives the address of a file of a night."""
     return sorted((_open_failure(row, nights, file) for row in rows), key=lambda failure: failure.is_gone)
 
 

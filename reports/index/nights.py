@@ -1,5 +1,5 @@
-"""The nights of the index: the rows of the jobs over them, people's notes, each night's verdict, and which decision
-points the newest night reached."""
+"""The nights of the index: the rows of the jobs over them, the users' notes, the verdict of each night, and the
+decision points that the newest night reached."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -166,9 +166,9 @@ class ReachedPoints:
     night: str
     counts: PointCounts
     newly: tuple[str, ...]
-    """Outcomes that the night before did not reach."""
+    """Outcomes that the previous night did not reach."""
     lost: tuple[str, ...]
-    """Outcomes that only the night before reached."""
+    """Outcomes that only the previous night reached."""
 
     @property
     def excused(self) -> int:

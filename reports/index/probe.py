@@ -1,5 +1,5 @@
-"""The matrices of sections x brokers (of the probe) and sections x clients, and the cases that changed since the night
-before."""
+"""The matrices of sections x brokers (of the probe) and sections x clients, and the cases that changed since the
+previous night."""
 
 from dataclasses import dataclass
 

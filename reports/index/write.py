@@ -32,7 +32,7 @@ SHOWN_NIGHTS = 30
 MAX_NAMED = 8
 """Limits the red scenarios of the last night that the header names."""
 OURS = "reference"
-"""Other brokers may fail what they fail; that makes no night red."""
+"""Failures of other brokers do not make a night red."""
 RUN_PAGE = "report/index.html"
 
 

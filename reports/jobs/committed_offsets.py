@@ -98,8 +98,8 @@ def commit_regression(tables: Tables) -> DataFrame:
 
     Only requests that did not overlap have an order. A commit that was acknowledged may not have a smaller epoch (M-7)
     or generation than one that was acknowledged before it began. A fetched offset may not be older than that either.
-    Commits in older versions leave no epoch (M-11). What was known before such a commit is forgotten, and nothing is
-    known as long as it may still take effect.
+    Commits in older versions leave no epoch (M-11). Such a commit resets the known epoch, and the epoch is unknown as
+    long as the commit may still take effect.
     """
     return _smaller_epochs(tables).unionByName(_older_generations(tables)).unionByName(_older_values(tables))
 

@@ -1,6 +1,7 @@
 """Fetch sessions: session-epoch-order, session-lost and incremental-response-exact.
 
-They judge our broker by its trace. Another broker has no trace, and is judged by the frames in the proxy before it.
+The reference broker is judged by its trace. Other brokers have no trace, and are judged by the frames at the proxy in
+front of them.
 """
 
 from functools import reduce
@@ -131,8 +132,8 @@ def _is_legal() -> Column:
 
 def _with_state(tables: Tables) -> DataFrame:
     """Add what the session expected: ``expected``, ``is_next`` (the request names that), ``untold`` and ``may_follow``
-    (the previous response is not known, and by that the request may be right). A retransmission moves nothing, whatever
-    its response: its number was accepted before."""
+    (the previous response is not known, and by that the request may be right). A retransmission changes nothing,
+    whatever its response: its number was accepted before."""
     in_order = before(Window.partitionBy(*_LIFE).orderBy("seq"))
     accepted = F.expr("if(error = 0, session_epoch, null)")
     moved = F.expr(

@@ -153,9 +153,9 @@ def lso_regression(tables: Tables) -> DataFrame:
 
     Only responses to fetches that named the leader epoch count, because a leader of another epoch refuses such a fetch.
     Two responses have an order if one had come before the other was requested. A new leader may show less, so each node
-    and epoch is judged by itself. A follower, which serves the consumers of its rack (KIP-392), may show less after a
-    restart: it knows the high watermark of its checkpoint only. So nodes are excluded if the trace names another leader
-    of that epoch.
+    and epoch is judged by itself. A follower, which serves the consumers of its rack (KIP-392), may send a smaller one
+    after a restart, when it knows only the high watermark of its checkpoint. So nodes are excluded if the trace names
+    another leader of that epoch.
     """
     stable = tables.positions.where("last_stable_offset >= 0 and leader_epoch >= 0 and error is null")
     responses = with_operation(stable, tables, "node", "invoke_us", "complete_us").where("node >= 0")

@@ -34,7 +34,8 @@ def offered_load(tables: Tables) -> DataFrame:
 
 
 def _last_written(tables: Tables) -> DataFrame:
-    """The second in which the schedule wanted the last write. Behind it are only the last polls. Columns: run, last."""
+    """The second in which the schedule offered the last write. After it there are only the last polls. Columns: run,
+    last."""
     writes = tables.operations.where("f in ('produce', 'transaction')")
     return writes.groupBy("run").agg(second_of(F.max("intended_us")).alias("last"))
 
@@ -66,8 +67,8 @@ def worker_effort(tables: Tables) -> DataFrame:
     """Effort of each load worker, and the time for which it was itself the limit.
 
     A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for at least half
-    of it, and its own timer came late. Then it was the worker's own fault that it sent late. A worker that waits for
-    the broker sleeps. A worker that others keep from the processor wants one and hardly has it.
+    of it, and its own timer came late. In that case the worker itself caused the delay. A worker that waits for the
+    broker sleeps, and one that other processes keep from the processor wants it but hardly gets it.
 
     Columns: run, worker, seconds (of load), limited_seconds, cpu_permille, wanted_permille (means), worst_lag_us.
     """

@@ -66,8 +66,8 @@ def differing_counts(run: JudgedLoad, counts: LoadCounts) -> list[str]:
 
 
 def outcome_of(run: JudgedLoad, counts: LoadCounts) -> Outcome:
-    """Return the outcome of a stored run. It is INVALID where its ledger has counted otherwise, because the history is
-    then not the one that the run left."""
+    """Return the outcome of a stored run. It is INVALID if the counts of its ledger differ, because the history is then
+    not the one that the run wrote."""
     if differing_counts(run, counts):
         return Outcome.INVALID
     return Outcome.PASSED if counts.is_clean else Outcome.FAILED

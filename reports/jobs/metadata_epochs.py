@@ -39,8 +39,8 @@ def no_fetch_before_epoch(tables: Tables) -> DataFrame:
     epoch.
 
     That epoch was committed with the offset (M-10), or stored with it outside (M-13). The consumer's first fetch after
-    it learnt an offset is judged, by the newest metadata that it had accepted until then. A client that left and came
-    back knows nothing, so its state is reset.
+    it learnt an offset is judged, by the newest metadata that it had accepted until then. A client that left and
+    rejoined has no metadata, so its state is reset.
     """
     in_time = ("at_us", "step", "index")
     left = F.count_if(F.col("step") == _LEFT).over(Window.partitionBy(*_CONSUMER).orderBy(*in_time))
@@ -87,11 +87,11 @@ _NODE = ("run", "node", "incarnation")
     unit="metadata responses taken",
 )
 def nonmonotonic_metadata_epoch(tables: Tables) -> DataFrame:
-    """nonmonotonic-metadata-epoch: a client or a node took metadata that is older than what it knew.
+    """nonmonotonic-metadata-epoch: a client or a node accepted metadata that is older than the metadata that it had.
 
-    It is also a violation if the metadata log holds an epoch twice. A client that left and came back knows nothing, and
-    neither does a restarted node. A response to a request from before the client left belongs to its time before, even
-    if it came later.
+    It is also a violation if the metadata log holds an epoch twice. A client that left and rejoined has no earlier
+    metadata, and neither does a restarted node. A response to a request from before the client left belongs to its time
+    before, even if it came later.
     """
     return _at_clients(tables).unionByName(_at_nodes(tables)).unionByName(_in_the_log(tables))
 

@@ -32,7 +32,7 @@ class NightTables:
 
 PLAYS_OF, TABLES_OF = 40, 90
 """The number of nights of which plays are read, and that of figures and cells. Failures are read of all nights, for
-their age, and so are the plays that say whether one is mended."""
+their age, and so are the plays that show whether one is fixed."""
 _READ = {"plays": PLAYS_OF, "figures": TABLES_OF, "cells": TABLES_OF, "failures": 0}
 
 
@@ -118,7 +118,7 @@ LATEST = ("seed", "faults", "regression", "command", "live_plays", "live_reds", 
 
 
 def still_open_failures(tables: NightTables) -> DataFrame:
-    """The failures that nights found and that nothing has shown to be mended.
+    """The failures of all nights that are not known to be fixed.
 
     A failure is one guarantee that broke in one scenario, world and on one target, whatever the seeds. It is open until
     a later night plays the seed of its last sighting again, and that passes.
@@ -179,7 +179,8 @@ UNJUDGED = (
     *("not advertised", "not played", "not judged"),
     *("not supported", "not shown", "adapter failed", "our error"),
 )
-"""These say that a case was not for this broker or client, or could not be played. They are neither good nor bad."""
+"""Outcomes of cases that do not apply to this broker or client, or could not be played. They are neither good nor
+bad."""
 
 
 def probe_sections(tables: NightTables) -> DataFrame:

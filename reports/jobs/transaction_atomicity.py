@@ -125,8 +125,8 @@ IDLE_US = 2_500_000
 def lost_transaction(tables: Tables) -> DataFrame:
     """lost-transaction: a commit was acknowledged, and no reader with read_committed ever saw any of its values.
 
-    If some are there, it is torn-transaction. A transactional ID that is in use must not go on with another producer ID
-    or a lower epoch (X-1) either: then its coordinator has forgotten it, and with it decisions that were not reported.
+    If some are there, it is torn-transaction. A transactional ID that is in use must not get another producer ID or a
+    lower epoch (X-1) either: that means that its coordinator has lost it, with decisions that were not reported.
     """
     return _nothing_there(tables).unionByName(_forgotten(tables))
 

@@ -32,14 +32,14 @@ class Drawing:
 
 
 _CAPTIONS = {
-    "poster": "What clients got in each second. The shaded bands and the lane below are the faults. A band ends when "
+    "poster": "What clients got in each second. The shaded bands and the strip below are the faults. A band ends when "
     "its fault does; what it held up comes later.",
     "load": "Offered load is what the schedule wanted. The distance between the offered and the completed load is what "
     "the system owed.",
     "percentiles": "Latency by percentile. Every step to the right is ten times rarer. Solid lines are service time "
     "(from the send), and dashed lines are response time (from the intended send). A curve ends where fewer than ten "
     "samples lie beyond.",
-    "latency": "Response time by the second of completion. The shaded bands and the lane below are the faults.",
+    "latency": "Response time by the second of completion. The shaded bands and the strip below are the faults.",
     "heatmap": "Every operation by second and service time. Darker means more operations. Two bands are two modes.",
     "throughput": "Operations by the second in which they completed, so that a stall shows as a hole.",
     "availability": "Whether operations of each kind succeeded in each second.",

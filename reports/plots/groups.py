@@ -42,7 +42,7 @@ def _generations(axes: Axes, rebalances: Rows, names: Sequence[str], seconds: in
     for place, name in enumerate(names):
         rows = sorted((row for row in rebalances if row["group"] == name), key=lambda row: row["generation"])
         ends = [row["from_us"] / 1e6 for row in rows[1:]] + [float(seconds)]
-        free, many, lane = 0.0, len(rows) > timeline.MAX_SPANS, (place - 0.3, 0.6)
+        free, many, bar = 0.0, len(rows) > timeline.MAX_SPANS, (place - 0.3, 0.6)
         lasted: list[tuple[float, float]] = []
         joining: list[tuple[float, float]] = []
         for row, end in zip(rows, ends, strict=True):
@@ -53,8 +53,8 @@ def _generations(axes: Axes, rebalances: Rows, names: Sequence[str], seconds: in
                 text = _members(row["members"], end - done > seconds * 0.12)
                 axes.text(done + seconds * 0.004, place, text, va="center", fontsize=8.5, color=style.INK)
                 free = done + seconds * 0.02
-        axes.broken_barh(lasted, lane, color=style.BLUE, alpha=0.25, linewidth=0, rasterized=many)
-        axes.broken_barh(joining, lane, color=style.ORANGE, linewidth=0, rasterized=many)
+        axes.broken_barh(lasted, bar, color=style.BLUE, alpha=0.25, linewidth=0, rasterized=many)
+        axes.broken_barh(joining, bar, color=style.ORANGE, linewidth=0, rasterized=many)
     style.rows(axes, names, 0.45)
     axes.set_title("members of each generation (orange: rebalancing)")
     style.no_lines(axes)

@@ -1,4 +1,4 @@
-"""Common parts of charts over time: panels, faults as shaded bands, the lane with their names, and the x axis.
+"""Common parts of charts over time: panels, faults as shaded bands, the strip with their names, and the x axis.
 
 A run of hours has more seconds than a chart has points, and a page with all of them would take many megabytes. From
 ``MAX_SECONDS`` on, a chart shows the lowest and the highest second of each bucket, at their places, so that no peak
@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from reports.job_rows import Rows, without_presets
 from reports.plots import style
 
-MAX_LANES = 12
+MAX_FAULT_ROWS = 12
 _MAX_MARKS = 12
 _NARROW = 0.004
 """A band narrower than this share of the run is drawn as a line, because nobody would see the band."""
 
 
-def fault_lane_height(hits: Rows) -> float:
-    return 0.14 + 0.22 * min(MAX_LANES, len(fault_names(hits)))
+def fault_strip_height(hits: Rows) -> float:
+    return 0.14 + 0.22 * min(MAX_FAULT_ROWS, len(fault_names(hits)))
 
 
 def fault_names(hits: Rows) -> list[str]:
@@ -31,8 +31,8 @@ def fault_names(hits: Rows) -> list[str]:
 
 
 def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
-    """Shade the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
-    for name in fault_names(hits)[:MAX_LANES]:
+    """Shade the faults. Only the strip shows a fault that hit more often than a reader can distinguish."""
+    for name in fault_names(hits)[:MAX_FAULT_ROWS]:
         mine = [hit for hit in hits if hit["name"] == name]
         for hit in mine if len(mine) <= _MAX_MARKS else []:
             _mark(axes, hit["at_us"] / 1e6, hit["until_us"] / 1e6, seconds)
@@ -45,8 +45,8 @@ def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
         axes.axvline(start, color=style.FAULT, alpha=0.55, linewidth=1, linestyle=(0, (3, 2)), zorder=0)
 
 
-def fault_lane(axes: Axes, hits: Rows, seconds: float) -> None:
-    shown = fault_names(hits)[:MAX_LANES]
+def fault_strip(axes: Axes, hits: Rows, seconds: float) -> None:
+    shown = fault_names(hits)[:MAX_FAULT_ROWS]
     for row, name in enumerate(shown):
         spans = [(hit["at_us"] / 1e6, hit["until_us"] / 1e6) for hit in hits if hit["name"] == name]
         wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
@@ -76,14 +76,14 @@ LOWEST_AND_HIGHEST = "by their lowest and highest second"
 def frame(
     heights: Sequence[float], hits: Rows, seconds: int, drawn: str = LOWEST_AND_HIGHEST
 ) -> tuple[Figure, list[Axes]]:
-    """The panels in the order of ``heights``. The fault lane is drawn already. ``drawn`` says how buckets are drawn."""
-    with_lane = bool(fault_names(hits))
-    figure, axes = style.canvas([*heights, fault_lane_height(hits)] if with_lane else heights)
+    """The panels in the order of ``heights``. The fault strip is drawn already. ``drawn`` is the style of buckets."""
+    with_strip = bool(fault_names(hits))
+    figure, axes = style.canvas([*heights, fault_strip_height(hits)] if with_strip else heights)
     for panel in axes[: len(heights)]:
         shade_faults(panel, hits, seconds)
         panel.set_xlim(0, seconds)
-    if with_lane:
-        fault_lane(axes[-1], hits, seconds)
+    if with_strip:
+        fault_strip(axes[-1], hits, seconds)
     axes[-1].set_xlabel(axis_label(seconds, SECONDS, drawn))
     axes[-1].margins(x=0)
     axes[-1].set_xlim(0, seconds)
