@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from bench.fleet.behaviours.bodies import ALL_TOPICS, API_VERSIONS_REQUEST, metadata_request
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
 from reference_broker.quorum.messages import build_begin_quorum_epoch_request
 from reference_broker.records.compression import Compression
@@ -47,7 +47,7 @@ def frame(api_key: int, version: int, body: object, client_id: str = CLIENT_ID) 
 
 
 def _frame(api_key: int, version: int, client_id: str = CLIENT_ID, **values: Any) -> bytes:
-    return frame(api_key, version, filled(body_class(api_key, "request"), values), client_id)
+    return frame(api_key, version, message_from(body_class(api_key, "request"), values), client_id)
 
 
 def _produced(topic: str, batch: bytes, client_id: str = CLIENT_ID) -> bytes:

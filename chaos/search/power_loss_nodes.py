@@ -15,7 +15,7 @@ from chaos.checks.log.batches import batches_of, records_in
 from chaos.checks.log.log_folders import batches_in, contradictions, false_claims, folder_of, segments_of
 from chaos.search.power_losses import Differs, Resumed, Script, require
 from chaos.sim.disk import SimDisk
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.tests.node_world import NodeWorld, produce_request, sent_batch
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class
@@ -77,7 +77,7 @@ class Node:
             "generation_id_or_member_epoch": -1,
             "topics": [{"name": TOPIC, "partitions": [partition]}],
         }
-        request = filled(body_class(ApiKey.OFFSET_COMMIT, "request"), values)
+        request = message_from(body_class(ApiKey.OFFSET_COMMIT, "request"), values)
         for _ in range(TRIES):
             response = self._send(ApiKey.OFFSET_COMMIT, 8, request)
             if not _error_in(response):
@@ -90,7 +90,7 @@ class Node:
         version = VERSIONS[ApiKey.FIND_COORDINATOR][1]
         values = {"key_type": 0, "coordinator_keys": (group,)}
         self.world.request(
-            ApiKey.FIND_COORDINATOR, version, filled(body_class(ApiKey.FIND_COORDINATOR, "request"), values)
+            ApiKey.FIND_COORDINATOR, version, message_from(body_class(ApiKey.FIND_COORDINATOR, "request"), values)
         )
         self.world.advance(50)
 

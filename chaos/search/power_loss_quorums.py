@@ -199,7 +199,7 @@ class QuorumVoter(Script):
         while not voter.quorum.is_leader:
             voter.pass_ms(100)
             self.settle()
-            for each in voter.take(ApiKey.VOTE):
+            for each in voter.take_requests(ApiKey.VOTE):
                 each.replied(granted(each, True)) if each.peer == 1 else each.failed()
                 self.settle()
 

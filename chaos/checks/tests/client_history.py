@@ -46,7 +46,7 @@ FINAL_READ: list[HistoryRow] = [operation("g", 0, "final_read", at_us=40), repla
 BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 
-def broken(
+def violated_guarantees(
     rows: Sequence[HistoryRow],
     writes_guaranteed: bool = True,
     unguaranteed: tuple[str, ...] = (),

@@ -19,10 +19,10 @@ from chaos.checks.tests.client_history import (
     READS,
     SENDS,
     SHORT,
-    broken,
     position,
     read,
     send,
+    violated_guarantees,
 )
 from reports.rows import HistoryRow
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_each_anomaly_of_a_history_violates_its_guarantee(rows: Sequence[HistoryRow], guarantees: list[str]) -> None:
-    assert broken(rows) == sorted(guarantees)
+    assert violated_guarantees(rows) == sorted(guarantees)
 
 
 def test_check_without_evidence_is_reported() -> None:

@@ -14,7 +14,7 @@ from kio.static.primitive import i32Timedelta
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED, Dispatcher
-from reference_broker.apis.tests.declared import key_of, newest
+from reference_broker.apis.tests.declared import key_of, newest_version
 from reference_broker.configuration.listeners import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import ControllerChannel
@@ -215,7 +215,7 @@ class AdminWorld:
         return call.responses[0]
 
     def send(self, module: Any, body: object, api_version: int | None = None) -> AdminCall:
-        return self.dispatch(AdminCall(newest(module) if api_version is None else api_version), module, body)
+        return self.dispatch(AdminCall(newest_version(module) if api_version is None else api_version), module, body)
 
     def dispatch(self, call: AdminCall, module: Any, body: object) -> AdminCall:
         self.dispatcher.dispatch(key_of(module), call, body)

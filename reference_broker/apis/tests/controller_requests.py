@@ -29,7 +29,9 @@ APPEND = 2
 SUBTRACT = 3
 
 
-def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
+def incremental_alter_configs_request(
+    *resources: Resource, validate_only: bool = False
+) -> IncrementalAlterConfigsRequest:
     """Return a request for resources as (name, [(setting, operation, value)]) or (name, settings, type)."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
@@ -47,12 +49,14 @@ def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlt
     )
 
 
-def alter(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
-    response = world.request(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
+def incremental_alter_configs(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
+    response = world.request(
+        k44_incremental_alter_configs, incremental_alter_configs_request(*resources, validate_only=validate_only)
+    )
     return [each.error_code.name for each in response.responses]
 
 
-def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]], kind: int = 2) -> str:
+def alter_configs(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]], kind: int = 2) -> str:
     resource = PlainResource(
         resource_type=i8(kind),
         resource_name=name,
@@ -66,14 +70,14 @@ def settings_of(world: AdminWorld, name: str) -> dict[str, str]:
     return dict(world.controller.image.topic_configs(name))
 
 
-def raised(
+def update_features_request(
     level: int, upgrade_type: int = 1, feature: str = "metadata.version", validate_only: bool = False
 ) -> UpdateFeaturesRequest:
     update = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(upgrade_type))
     return UpdateFeaturesRequest(timeout=A_SECOND, feature_updates=(update,), validate_only=validate_only)
 
 
-def registration(
+def registration_request(
     broker_id: int = 7, incarnation: int = 5, cluster_id: str = "cluster", directory: int = 3
 ) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
@@ -93,7 +97,9 @@ def registration(
     )
 
 
-def heartbeat(broker_id: int, epoch: int, fence: bool = False, shut_down: bool = False) -> BrokerHeartbeatRequest:
+def heartbeat_request(
+    broker_id: int, epoch: int, fence: bool = False, shut_down: bool = False
+) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=BrokerId(broker_id),
         broker_epoch=i64(epoch),

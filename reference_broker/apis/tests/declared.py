@@ -12,7 +12,7 @@ def key_of(module: ModuleType) -> ApiKey:
     return _KEYS[module.__name__]
 
 
-def newest(module: ModuleType) -> int:
+def newest_version(module: ModuleType) -> int:
     """Return the greatest version that is served."""
     return SERVED[key_of(module)][1]
 

@@ -83,7 +83,7 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         """Fail: a test that coordinates transactions here replaces this."""
         raise AssertionError(f"nobody here serves API {api_key} ({body}) for {response}")
 
-    def elsewhere(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
+    def move_leader(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
         """Publish metadata with another leader."""
         partition = self.led[index]
         image = PartitionImage((1, 2, 3), (1, 2, 3), leader, epoch, 1)
@@ -96,7 +96,7 @@ class ReplicatedWorld(leader_world.LeaderWorld):
 
     # clients
 
-    def put(
+    def send_produce(
         self, *indexes: int, acks: int = -1, timeout_ms: int = 1000, version: int = 12, data: bytes | None = None
     ) -> FakeCall:
         self.broker.now = self.now()
@@ -108,8 +108,8 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         return call
 
     def consume(self, offset: int, max_wait_ms: int = 500, index: int = 0) -> FakeCall:
-        wanted = FetchPartition(index, offset, 1 << 20)
-        return self.send(FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic("events", NO_ID, [wanted])]), "c")
+        topic = FetchTopic("events", NO_ID, [FetchPartition(index, offset, 1 << 20)])
+        return self.send(FetchRequest(max_wait_ms=max_wait_ms, topics=[topic]), "c")
 
     # followers
 
@@ -135,10 +135,10 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         )
         return self.send(request, f"follower-{follower}")
 
-    def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
+    def open_follower_session(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
         """Return the ID of a session with the first partitions from ``offset`` on."""
         response = self.follow(
-            follower, 0, 0, [wanted(offset, index) for index in range(partitions)], max_wait_ms=0
+            follower, 0, 0, [fetch_partition(offset, index) for index in range(partitions)], max_wait_ms=0
         ).response
         assert response.session_id
         return response.session_id
@@ -162,20 +162,20 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         return self.led[0]
 
 
-def wanted(
+def fetch_partition(
     offset: int, index: int = 0, log_start: int = 0, leader_epoch: int = 0, last_epoch: int = -1
 ) -> FetchPartition:
     return FetchPartition(index, offset, 1 << 20, leader_epoch, last_epoch, log_start)
 
 
-def produced(call: FakeCall) -> list[ProducePartitionResponse]:
+def produced_partitions(call: FakeCall) -> list[ProducePartitionResponse]:
     response: Any = call.response
     assert isinstance(response, ProduceResponse)
     return [partition for topic in response.responses for partition in topic.partitions]
 
 
 def errors_of(call: FakeCall) -> list[int]:
-    return [int(each.error_code) for each in produced(call)]
+    return [int(each.error_code) for each in produced_partitions(call)]
 
 
 def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:

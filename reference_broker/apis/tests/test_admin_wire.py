@@ -20,7 +20,13 @@ from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k
 from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.declared import key_of, versions_of
-from reference_broker.apis.tests.topic_requests import create, creation_of, growth_of, named, topic
+from reference_broker.apis.tests.topic_requests import (
+    by_name,
+    create_partitions_request,
+    create_topics,
+    create_topics_request,
+    topic,
+)
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
 from reference_broker.apis.transactions import k22_init_producer_id
 from reference_broker.wire.frames import read_request_header
@@ -32,8 +38,8 @@ BODIES = {
         topics=(MetadataRequestTopic(name=TopicName("t"), topic_id=None),), include_topic_authorized_operations=False
     ),
     k10_find_coordinator: FindCoordinatorRequest(coordinator_keys=("g",)),
-    k19_create_topics: creation_of("new"),
-    k20_delete_topics: DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT),
+    k19_create_topics: create_topics_request("new"),
+    k20_delete_topics: DeleteTopicsRequest(topics=(by_name("t"),), timeout=NO_WAIT),
     k21_delete_records: DeleteRecordsRequest(
         topics=(
             DeleteRecordsTopic(
@@ -46,7 +52,7 @@ BODIES = {
     k32_describe_configs: DescribeConfigsRequest(
         resources=(DescribeConfigsResource(resource_type=i8(2), resource_name="t"),), include_synonyms=True
     ),
-    k37_create_partitions: growth_of("t", 2),
+    k37_create_partitions: create_partitions_request("t", 2),
     k60_describe_cluster: DescribeClusterRequest(
         include_cluster_authorized_operations=False, include_fenced_brokers=False
     ),
@@ -59,7 +65,7 @@ CASES = [(module, version) for module in BODIES for version in versions_of(modul
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_request_and_response_round_trip_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", BODIES[module])))[4:]
     header, offset = read_request_header(frame)
     assert (header.api_key, header.api_version) == (key, version)

@@ -31,9 +31,15 @@ from reference_broker.apis.brokers import (
 from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminCall, AdminWorld
-from reference_broker.apis.tests.controller_requests import SET, changes, heartbeat, raised, registration
-from reference_broker.apis.tests.declared import key_of, newest, versions_of
-from reference_broker.apis.tests.topic_requests import create, growth_of, named, topic
+from reference_broker.apis.tests.controller_requests import (
+    SET,
+    heartbeat_request,
+    incremental_alter_configs_request,
+    registration_request,
+    update_features_request,
+)
+from reference_broker.apis.tests.declared import key_of, newest_version, versions_of
+from reference_broker.apis.tests.topic_requests import by_name, create_partitions_request, create_topics, topic
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
 from reference_broker.apis.transactions import k22_init_producer_id
 from reference_broker.apis.transactions.tests.transaction_requests import init_request as init
@@ -46,25 +52,28 @@ from reference_broker.wire.retired_fields import MetadataRequest
 
 ELSEWHERE: dict[ModuleType, tuple[Any, Callable[[Any], Any]]] = {
     k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=NO_WAIT), lambda a: a.topics[0]),
-    k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT), lambda a: a.responses[0]),
+    k20_delete_topics: (DeleteTopicsRequest(topics=(by_name("t"),), timeout=NO_WAIT), lambda a: a.responses[0]),
     k33_alter_configs: (
         AlterConfigsRequest(
             resources=(PlainResource(resource_type=i8(2), resource_name="t", configs=()),), validate_only=False
         ),
         lambda a: a.responses[0],
     ),
-    k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
+    k37_create_partitions: (create_partitions_request("t", 5), lambda a: a.results[0]),
     k43_elect_leaders: (
         ElectLeadersRequest(
             election_type=i8(0), topic_partitions=(TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
         ),
         lambda a: a,
     ),
-    k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
+    k44_incremental_alter_configs: (
+        incremental_alter_configs_request(("t", [("flush.ms", SET, "1")])),
+        lambda a: a.responses[0],
+    ),
     k56_alter_partition: (AlterPartitionRequest(broker_id=BrokerId(1), broker_epoch=i64(1), topics=()), lambda a: a),
-    k57_update_features: (raised(13), lambda a: a),
-    k62_broker_registration: (registration(), lambda a: a),
-    k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
+    k57_update_features: (update_features_request(13), lambda a: a),
+    k62_broker_registration: (registration_request(), lambda a: a),
+    k63_broker_heartbeat: (heartbeat_request(1, 1), lambda a: a),
     k64_unregister_broker: (UnregisterBrokerRequest(broker_id=BrokerId(1)), lambda a: a),
     k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1)), lambda a: a),
     k73_assign_replicas_to_dirs: (
@@ -89,7 +98,7 @@ PASSED_ON = (
 @pytest.mark.parametrize("module", ELSEWHERE, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
 def test_other_controller_returns_not_controller(module: ModuleType) -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     world.metadata.lose(to=2)
     body, part = ELSEWHERE[module]
     call = world.send(module, body)
@@ -107,10 +116,10 @@ def test_client_request_is_forwarded_to_active_controller_once(module: ModuleTyp
     body, part = ELSEWHERE[module]
     call = world.send(module, body)
     ((_, channel, _, api_version, _, _, replied, _),) = world.ports.sent
-    assert (channel, api_version) == (Channel.FORWARD, newest(module))
+    assert (channel, api_version) == (Channel.FORWARD, newest_version(module))
     replied("the controller's response")
     assert call.responses == ["the controller's response"]
-    call = AdminCall(newest(module))
+    call = AdminCall(newest_version(module))
     call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
     world.dispatch(call, module, body)
     assert part(call.responses[0]).error_code == ErrorCode.not_controller
@@ -166,7 +175,7 @@ def _block(error: ErrorCode, first: int = -1) -> AllocateProducerIdsResponse:
 def bodies(world: AdminWorld) -> dict[ModuleType, object]:
     return {
         **{module: body for module, (body, _) in ELSEWHERE.items()},
-        k63_broker_heartbeat: heartbeat(1, world.lifecycle.registered_epoch),
+        k63_broker_heartbeat: heartbeat_request(1, world.lifecycle.registered_epoch),
     }
 
 
@@ -176,7 +185,7 @@ CASES = [(module, version) for module in ELSEWHERE for version in versions_of(mo
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_request_and_response_round_trip_in_each_announced_version(module: ModuleType, version: int) -> None:
     world, key = AdminWorld(), key_of(module)
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
     header, offset = read_request_header(frame)
     assert (header.api_key, header.api_version) == (key, version)

@@ -19,7 +19,7 @@ from reference_broker.apis.brokers import (
     k63_broker_heartbeat,
 )
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
-from reference_broker.apis.tests.topic_requests import create, topic
+from reference_broker.apis.tests.topic_requests import create_topics, topic
 from reference_broker.apis.topics import k43_elect_leaders
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
@@ -134,5 +134,5 @@ def with_topic(*assignments: tuple[int, ...], **config: str) -> Cluster:
     """Return a cluster with topic t."""
     world = Cluster(**config)
     wanted = topic(partitions=-1, replication_factor=-1, assignments=tuple(enumerate(assignments)))
-    assert create(world, wanted)[0].error_code is ErrorCode.none
+    assert create_topics(world, wanted)[0].error_code is ErrorCode.none
     return world

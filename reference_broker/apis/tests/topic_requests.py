@@ -28,7 +28,7 @@ def topics_of(response: Any) -> list[tuple[str, str, int]]:
     return [(each.name, each.error_code.name, len(each.partitions)) for each in response.topics]
 
 
-def creation_of(name: str) -> CreateTopicsRequest:
+def create_topics_request(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=(topic(name),), timeout=NO_WAIT)
 
 
@@ -51,23 +51,27 @@ def topic(
     )
 
 
-def create(world: AdminWorld, *topics: CreatableTopic, validate_only: bool = False) -> tuple[CreatableTopicResult, ...]:
+def create_topics(
+    world: AdminWorld, *topics: CreatableTopic, validate_only: bool = False
+) -> tuple[CreatableTopicResult, ...]:
     body = CreateTopicsRequest(topics=topics, timeout=A_SECOND, validate_only=validate_only)
     found: tuple[CreatableTopicResult, ...] = world.request(k19_create_topics, body).topics
     return found
 
 
-def delete(world: AdminWorld, *states: DeleteTopicState, api_version: int = 6) -> tuple[DeletableTopicResult, ...]:
+def delete_topics(
+    world: AdminWorld, *states: DeleteTopicState, api_version: int = 6
+) -> tuple[DeletableTopicResult, ...]:
     body = DeleteTopicsRequest(topics=states, timeout=A_SECOND)
     found: tuple[DeletableTopicResult, ...] = world.request(k20_delete_topics, body, api_version).responses
     return found
 
 
-def named(name: str) -> DeleteTopicState:
+def by_name(name: str) -> DeleteTopicState:
     return DeleteTopicState(name=TopicName(name), topic_id=None)
 
 
-def growth_of(
+def create_partitions_request(
     name: str, count: int, assignments: tuple[tuple[int, ...], ...] | None = None, validate_only: bool = False
 ) -> CreatePartitionsRequest:
     entry = CreatePartitionsTopic(
@@ -80,14 +84,14 @@ def growth_of(
     return CreatePartitionsRequest(topics=(entry,), timeout=NO_WAIT, validate_only=validate_only)
 
 
-def grow(
+def create_partitions(
     world: AdminWorld,
     name: str,
     count: int,
     assignments: tuple[tuple[int, ...], ...] | None = None,
     validate_only: bool = False,
 ) -> CreatePartitionsTopicResult:
-    body = growth_of(name, count, assignments, validate_only)
+    body = create_partitions_request(name, count, assignments, validate_only)
     results: tuple[CreatePartitionsTopicResult, ...] = world.request(k37_create_partitions, body).results
     (result,) = results
     return result

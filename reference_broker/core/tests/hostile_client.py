@@ -11,7 +11,7 @@ from time import process_time_ns
 from tracemalloc import get_traced_memory, reset_peak, start, stop
 from typing import Any
 
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.events import Effect, Event
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.node_ports import Now
@@ -86,7 +86,7 @@ class HostileClient:
 
     def request(self, api_key: int, version: int, **values: Any) -> Any:
         """Send a request of the class of the highest version, filled with ``values``, in the layout of ``version``."""
-        return self.send(api_key, version, filled(body_class(api_key, "request"), values))
+        return self.send(api_key, version, message_from(body_class(api_key, "request"), values))
 
     def send(self, api_key: int, version: int, body: object) -> Any:
         """Send a body, and return the response's body. It is None if the connection was closed instead."""

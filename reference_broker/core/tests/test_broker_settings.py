@@ -9,7 +9,7 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.tests.controller_requests import changes
+from reference_broker.apis.tests.controller_requests import incremental_alter_configs_request
 from reference_broker.configuration.broker_config import BROKER_KEYS, BrokerConfig
 from reference_broker.configuration.broker_config_fields import IDLE_KEYS
 from reference_broker.configuration.setting import WITHOUT_EFFECT, ConfigError, ConfigKey
@@ -30,7 +30,7 @@ CLUSTER, OWN = "", "1"
 def alter(
     world: NodeWorld, name: str, setting: str, value: str | None, operation: int = SET, kind: int = BROKER
 ) -> tuple[str, str]:
-    body = changes((name, [(setting, operation, value)], kind))
+    body = incremental_alter_configs_request((name, [(setting, operation, value)], kind))
     (result,) = world.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
     return result.error_code.name, result.error_message or ""
 
@@ -161,7 +161,9 @@ def test_invalid_config_change_returns_error(name: str, setting: str, value: str
 
 
 def alter_together(world: NodeWorld, name: str, settings: dict[str, str], kind: int = BROKER) -> tuple[str, str]:
-    body = changes((name, [(setting, SET, value) for setting, value in settings.items()], kind))
+    body = incremental_alter_configs_request(
+        (name, [(setting, SET, value) for setting, value in settings.items()], kind)
+    )
     (result,) = world.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
     return result.error_code.name, result.error_message or ""
 
@@ -307,7 +309,9 @@ def test_config_of_other_broker_is_rejected_and_others_are_forwarded(module: Any
     world = AdminWorld()
     world.metadata.lose(to=2)
     if module is k44_incremental_alter_configs:
-        body: Any = changes(*((name, [("log.retention.ms", SET, "5")], BROKER) for name in ("7", "", "1", "x")))
+        body: Any = incremental_alter_configs_request(
+            *((name, [("log.retention.ms", SET, "5")], BROKER) for name in ("7", "", "1", "x"))
+        )
     else:
         resources = tuple(
             AlterConfigsResource(resource_type=i8(BROKER), resource_name=name, configs=())

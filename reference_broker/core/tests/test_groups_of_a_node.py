@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.events import Opened
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": "0", "offsets_to
 
 
 def body(key: ApiKey, **values: Any) -> Any:
-    return filled(body_class(key, "request"), values)
+    return message_from(body_class(key, "request"), values)
 
 
 def request(world: NodeWorld, key: ApiKey, **values: Any) -> Any:

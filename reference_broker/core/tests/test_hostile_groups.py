@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -165,12 +165,12 @@ def test_any_group_requests_get_responses_and_node_keeps_running(
 
 def request(world: NodeWorld, key: ApiKey, version: int | None = None, **fields: Any) -> Any:
     number = VERSIONS[key][1] if version is None else version
-    return Sender(world).send(key, number, filled(body_class(key, "request"), fields), 7)
+    return Sender(world).send(key, number, message_from(body_class(key, "request"), fields), 7)
 
 
 def response_to(world: NodeWorld, key: ApiKey, **fields: Any) -> Any:
     """Return the response to a body that was not encoded, which would have rejected its texts."""
-    return world.request(key, VERSIONS[key][1], filled(body_class(key, "request"), fields), 7)
+    return world.request(key, VERSIONS[key][1], message_from(body_class(key, "request"), fields), 7)
 
 
 @pytest.mark.parametrize(

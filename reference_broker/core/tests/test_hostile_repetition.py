@@ -10,7 +10,7 @@ from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from reference_broker.apis.groups.k15_describe_groups import MAX_MEMBER_BYTES
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
@@ -141,7 +141,9 @@ def test_shared_configs_take_no_memory_per_topic() -> None:
     for number in range(60):
         world.create(f"t{number}")
     named = tuple(
-        filled(DescribeConfigsResource, {"resource_type": 2, "resource_name": f"t{number}", "configuration_keys": None})
+        message_from(
+            DescribeConfigsResource, {"resource_type": 2, "resource_name": f"t{number}", "configuration_keys": None}
+        )
         for number in range(60)
     )
     response = world.request(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=named))

@@ -175,7 +175,7 @@ class Alone(QuorumPorts):
             self.timers.pop(number)[1]()
         self.time_us = end_us
 
-    def take(self, api_key: int) -> list[Sent]:
+    def take_requests(self, api_key: int) -> list[Sent]:
         """Return the requests of an API since the last call. The others are dropped."""
         taken = [each for each in self.sent if each.api_key == api_key]
         self.sent.clear()
@@ -190,7 +190,7 @@ class Alone(QuorumPorts):
         while self.quorum.role.value in ("unattached", "resigned", "follower"):
             self.pass_ms(100)
         for _ in ("whether", "in earnest"):
-            for request in self.take(ApiKey.VOTE):
+            for request in self.take_requests(ApiKey.VOTE):
                 if request.peer in voters:
                     request.replied(granted(request, True))
                 else:
@@ -277,7 +277,7 @@ class Alone(QuorumPorts):
         epoch: int | None = None,
     ) -> None:
         """Respond to the only fetch in flight."""
-        (request,) = self.take(ApiKey.FETCH)
+        (request,) = self.take_requests(ApiKey.FETCH)
         epoch = self.quorum.epoch if epoch is None else epoch
         request.replied(build_fetch_response(error, leader, epoch, high_watermark, 0, validity, records))
 
@@ -286,7 +286,7 @@ def granted(request: Sent, is_granted: bool, leader: int = -1) -> object:
     return vote_response(RaftResponse(ErrorCode.none, leader, request.partition.replica_epoch, is_granted))
 
 
-def kept(node: Alone) -> tuple[int, int, int]:
+def durable_state(node: Alone) -> tuple[int, int, int]:
     """Return the epoch, the leader and the vote in the node's file."""
     state = read_quorum_state(node.disk)
     assert state is not None

@@ -46,7 +46,7 @@ def voted_follower() -> Alone:
 
 def seeking(node: Alone) -> Alone:
     while node.quorum.role is not Role.PROSPECTIVE:
-        node.take(ApiKey.VOTE)
+        node.take_requests(ApiKey.VOTE)
         node.pass_ms(50)
     return node
 
@@ -68,7 +68,7 @@ def prospective_with_leader_and_vote() -> Alone:
 
 
 def granted_by_one(node: Alone) -> Alone:
-    one = node.take(ApiKey.VOTE)[0]
+    one = node.take_requests(ApiKey.VOTE)[0]
     one.replied(granted(one, True))
     return node
 

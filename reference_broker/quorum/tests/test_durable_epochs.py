@@ -8,7 +8,7 @@ from reference_broker.quorum.messages import RaftResponse, build_begin_quorum_ep
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.raft_handlers import handle_begin_quorum_epoch
 from reference_broker.quorum.roles import START_DELAY_US, Role
-from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
+from reference_broker.quorum.tests.quorum_alone import Alone, batch, durable_state, granted
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -73,7 +73,7 @@ def test_leader_is_not_reported_while_prospective() -> None:
     assert node.quorum.leader_id == 1
     assert node.quorum.reported_leader_id == -1
     assert node.notifications[-1] == ("leader", -1, 5)
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.replied(granted(request, False, leader=1))
     assert (node.quorum.reported_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))
 
@@ -113,7 +113,7 @@ def test_vote_is_durable_before_response_and_inputs_wait_in_order() -> None:
     assert not first + second + fetched
     assert STATE not in node.disk.files
     node.sync_one()
-    assert kept(node) == (5, -1, 1)
+    assert durable_state(node) == (5, -1, 1)
     assert not first + second + fetched, "a power loss could still bring the old file back"
     node.sync_one()
     assert first == [RaftResponse(ErrorCode.none, -1, 5, True)]
@@ -135,7 +135,7 @@ def test_restarted_voter_keeps_vote_and_epoch() -> None:
 def test_restarted_leader_does_not_lead_same_epoch() -> None:
     node = Alone().started().elect(1)
     epoch = node.quorum.epoch
-    assert kept(node) == (epoch, 0, 0)
+    assert durable_state(node) == (epoch, 0, 0)
     again = Alone(disk=node.disk).started()
     assert again.quorum.role is Role.UNATTACHED
     assert (again.quorum.epoch, again.quorum.voted_id, again.quorum.leader_id) == (epoch, 0, -1)
@@ -149,7 +149,7 @@ def test_restarted_candidate_seeks_new_epoch() -> None:
     """The candidate may have won that election and written records that it lost."""
     node = Alone().started()
     node.pass_ms(START_MS)
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.replied(granted(request, True))
     assert node.quorum.role is Role.CANDIDATE
     again = Alone(disk=node.disk).started()
@@ -165,7 +165,7 @@ def test_restarted_follower_follows_same_leader() -> None:
     node = Alone().following(1, 5)
     again = Alone(disk=node.disk).started()
     assert (again.quorum.role, again.quorum.epoch, again.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
-    assert again.take(ApiKey.FETCH)[0].peer == 1
+    assert again.take_requests(ApiKey.FETCH)[0].peer == 1
 
 
 def test_changed_voters_are_rejected_at_start() -> None:

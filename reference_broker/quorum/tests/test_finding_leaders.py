@@ -26,7 +26,7 @@ def observer() -> Alone:
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeObserverNoPreviousState")
 def test_observer_without_state_finds_leader_through_voter() -> None:
     node = observer()
-    (sent,) = node.take(ApiKey.FETCH)
+    (sent,) = node.take_requests(ApiKey.FETCH)
     assert sent.peer == 1
     partition = sent.partition
     assert (partition.current_leader_epoch, partition.fetch_offset, partition.last_fetched_epoch) == (5, 0, 0)
@@ -51,13 +51,13 @@ def test_observer_retries_after_response_without_leader() -> None:
 )
 def test_observer_with_silent_leader_queries_other_voters() -> None:
     node = observer()
-    (late,) = node.take(ApiKey.FETCH)
+    (late,) = node.take_requests(ApiKey.FETCH)
     node.pass_ms(2050)
     assert node.quorum.role is Role.UNATTACHED
     sent: list[int] = []
     for _ in range(3):
         node.pass_ms(500)
-        (one,) = node.take(ApiKey.FETCH)
+        (one,) = node.take_requests(ApiKey.FETCH)
         sent.append(one.peer)
         one.failed()
     assert {0, 2} <= set(sent)
@@ -65,7 +65,7 @@ def test_observer_with_silent_leader_queries_other_voters() -> None:
     node.respond_to_fetch(batch(0, 5, count=2), epoch=5)
     assert node.log.end_offset == 0, "the response was to an earlier role"
     node.pass_ms(60_000)
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)
 
 
 @pytest.mark.clause(
@@ -76,7 +76,7 @@ def test_observer_with_silent_leader_queries_other_voters() -> None:
 def test_observer_finds_leader_again_after_failed_request(is_timeout: bool) -> None:
     node = observer()
     for _ in range(2):
-        (one,) = node.take(ApiKey.FETCH)
+        (one,) = node.take_requests(ApiKey.FETCH)
         if is_timeout:
             one.failed()
         else:
@@ -96,7 +96,7 @@ def test_voter_follows_leader_named_by_other_voter() -> None:
     node = roles.unattached()
     node.sent.clear()
     node.pass_ms(20)
-    (sent,) = node.take(ApiKey.FETCH)
+    (sent,) = node.take_requests(ApiKey.FETCH)
     node.sent[:] = [sent]
     node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=2, epoch=5)
     assert (node.quorum.role, node.quorum.leader_id, node.quorum.epoch) == (Role.FOLLOWER, 2, 5)
@@ -105,7 +105,7 @@ def test_voter_follows_leader_named_by_other_voter() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingFollowerOfDifferentLeader")
 def test_response_of_previous_leader_is_ignored() -> None:
     node = roles.follower()
-    late = node.take(ApiKey.FETCH)[-1:]
+    late = node.take_requests(ApiKey.FETCH)[-1:]
     node.begin(2, 6)
     node.sent[:] = late
     node.respond_to_fetch(batch(2, 5), epoch=5)
@@ -163,7 +163,7 @@ def test_random_bytes_leave_follower_log_intact(data: bytes) -> None:
     node.respond_to_fetch(data)
     assert node.log.end == OffsetAndEpoch(0, 0)
     node.pass_ms(50)
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testInvalidMemoryRecords")

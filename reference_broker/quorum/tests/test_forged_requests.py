@@ -63,10 +63,10 @@ def test_response_with_greatest_epoch_is_ignored() -> None:
 def test_node_with_exhausted_epochs_runs_without_elections() -> None:
     node = Alone().started()
     assert node.begin(1, MAX_EPOCH).error is ErrorCode.none
-    node.take(ApiKey.FETCH)
+    node.take_requests(ApiKey.FETCH)
     for _ in range(20):
         node.pass_ms(500)
-        for request in node.take(ApiKey.VOTE):
+        for request in node.take_requests(ApiKey.VOTE):
             request.replied(vote_response(RaftResponse(ErrorCode.none, -1, MAX_EPOCH, True)))
     assert node.quorum.epoch == MAX_EPOCH
     assert not node.quorum.is_leader

@@ -29,33 +29,33 @@ def leading(voters: int = 3) -> Alone:
 )
 def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout() -> None:
     node = leading()
-    for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
+    for request in node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH):
         request.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(500)
     node.fetch(1, 1, 1)
     node.quorum.note_contact(2)
     node.pass_ms(499)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+    assert not node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(1)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both have responded"
+    assert not node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH), "both have responded"
     node.fetch(2, 1, 1)
     node.pass_ms(1000)
-    (again,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
+    (again,) = node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
     assert again.peer == 1
     again.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.none, 0, 1)))
     node.pass_ms(1000)
-    assert 1 in {request.peer for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
+    assert 1 in {request.peer for request in node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchShouldBeTreatedAsLeaderAcknowledgement")
 def test_fetch_acknowledges_lost_begin_quorum_epoch() -> None:
     node = leading(2)
-    (lost,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+    (lost,) = node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(900)
     node.fetch(1, 0, 0)
     lost.failed()
     node.pass_ms(200)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+    assert not node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)
 
 
 @pytest.mark.clause(
@@ -106,11 +106,11 @@ def test_snapshot_fetch_counts_as_contact() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testVoteRequestTimeout")
 def test_lost_vote_request_is_retried() -> None:
     node = roles.candidate()
-    first, second = node.take(ApiKey.VOTE)
+    first, second = node.take_requests(ApiKey.VOTE)
     first.failed()
     second.failed()
     node.pass_ms(50)
-    again = node.take(ApiKey.VOTE)
+    again = node.take_requests(ApiKey.VOTE)
     assert [(each.peer, each.partition.pre_vote) for each in again] == [(1, False), (2, False)]
     again[0].replied(granted(again[0], True))
     assert (node.quorum.role, node.quorum.epoch) == (Role.LEADER, 6)
@@ -124,7 +124,7 @@ def test_candidate_without_responses_becomes_prospective() -> None:
     node.sent.clear()
     node.pass_ms(1001)
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 6)
-    assert node.take(ApiKey.VOTE)[0].partition.pre_vote
+    assert node.take_requests(ApiKey.VOTE)[0].partition.pre_vote
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testGrantVotesWhenShuttingDown")

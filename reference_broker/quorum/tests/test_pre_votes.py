@@ -129,7 +129,7 @@ def test_pre_votes_are_validated_like_votes(changed: dict[str, object], error: E
 
 def pre_votes_of(node: Alone) -> list[Sent]:
     """Return the pre-votes in flight, one to each other voter."""
-    requests = [request for request in node.take(ApiKey.VOTE) if request.partition.pre_vote]
+    requests = [request for request in node.take_requests(ApiKey.VOTE) if request.partition.pre_vote]
     assert [request.peer for request in requests] == [1, 2]
     return requests
 
@@ -178,12 +178,12 @@ def test_losing_prospective_with_leader_becomes_follower() -> None:
     pre_votes_of(node)
     node.pass_ms(1999)
     assert node.quorum.role is Role.FOLLOWER
-    assert [request.peer for request in node.take(ApiKey.FETCH)] == [1]
+    assert [request.peer for request in node.take_requests(ApiKey.FETCH)] == [1]
     roles.seeking(node)
     for each in pre_votes_of(node):
         each.replied(granted(each, False))
     assert election_of(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
-    assert [request.peer for request in node.take(ApiKey.FETCH)] == [1]
+    assert [request.peer for request in node.take_requests(ApiKey.FETCH)] == [1]
     roles.seeking(node)
     pre_votes_of(node)[0].replied(build_vote_response(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 6)))
     assert election_of(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
@@ -213,7 +213,7 @@ def first_election(voters: int) -> Alone:
 
 
 def respond(node: Alone, *grants: bool) -> None:
-    for each, is_granted in zip(node.take(ApiKey.VOTE), grants, strict=False):
+    for each, is_granted in zip(node.take_requests(ApiKey.VOTE), grants, strict=False):
         each.replied(granted(each, is_granted))
 
 
@@ -294,7 +294,7 @@ def test_majority_of_votes_makes_leader(voters: int, grants: tuple[bool, ...], r
 @pytest.mark.parametrize("is_pre_vote", [True, False])
 def test_vote_of_non_voter_is_rejected(is_pre_vote: bool) -> None:
     node = roles.candidate()
-    assert {request.peer for request in node.take(ApiKey.VOTE)} == {1, 2}
+    assert {request.peer for request in node.take_requests(ApiKey.VOTE)} == {1, 2}
     body = build_vote_request(VoteRequest(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
     responses: list[object] = []
     handle_vote(node.quorum, body, responses.append)

@@ -15,7 +15,7 @@ from reference_broker.quorum.messages import (
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.raft_handlers import handle_vote
 from reference_broker.quorum.roles import START_DELAY_US, Role
-from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
+from reference_broker.quorum.tests.quorum_alone import Alone, batch, durable_state, granted
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
@@ -53,7 +53,7 @@ def candidate() -> Alone:
 
 def vote_in_all(node: Alone, *, is_granted: bool, leader: int = -1) -> None:
     """Let all voters respond to the votes that the node has requested."""
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.replied(granted(request, is_granted, leader))
 
 
@@ -61,7 +61,7 @@ def requested_votes(node: Alone) -> list[tuple[int, bool, int]]:
     """Return the voter, whether it is a pre-vote, and the epoch of each request for a vote since the last call."""
     return [
         (request.peer, request.partition.pre_vote, request.partition.replica_epoch)
-        for request in node.take(ApiKey.VOTE)
+        for request in node.take_requests(ApiKey.VOTE)
     ]
 
 
@@ -125,7 +125,7 @@ def test_observer_does_not_vote() -> None:
     node = Alone(3, node_id=4).started()
     assert node.request_vote(1, 3)[0].error is ErrorCode.inconsistent_voter_set
     node.pass_ms(20_000)
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)
 
 
 # Pre-vote
@@ -168,10 +168,10 @@ def test_pre_vote_precedes_new_epoch() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_majority_of_pre_votes_begins_new_epoch() -> None:
     node = prospective()
-    first, _ = node.take(ApiKey.VOTE)
+    first, _ = node.take_requests(ApiKey.VOTE)
     first.replied(granted(first, True))
     assert requested_votes(node) == [(1, False, 1), (2, False, 1)]
-    assert kept(node) == (1, -1, 0)
+    assert durable_state(node) == (1, -1, 0)
 
 
 def test_rejected_prospective_returns_to_leader() -> None:
@@ -185,7 +185,7 @@ def test_rejected_prospective_returns_to_leader() -> None:
 
 def test_prospective_retries_unreachable_voters() -> None:
     node = prospective()
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.failed()
     node.pass_ms(60)
     assert [voter for voter, _, _ in requested_votes(node)] == [1, 2]
@@ -210,7 +210,7 @@ def test_candidate_without_majority_retries_in_new_epoch() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower")
 def test_late_vote_is_ignored() -> None:
     node = candidate()
-    late, _ = node.take(ApiKey.VOTE)
+    late, _ = node.take_requests(ApiKey.VOTE)
     node.request_vote(2, 3, OffsetAndEpoch(5, 2))
     late.replied(granted(late, True))
     assert state(node) == (Role.UNATTACHED, 3, -1)
@@ -218,7 +218,7 @@ def test_late_vote_is_ignored() -> None:
 
 def test_late_pre_vote_does_not_count_as_vote() -> None:
     node = prospective()
-    first, second = node.take(ApiKey.VOTE)
+    first, second = node.take_requests(ApiKey.VOTE)
     first.replied(granted(first, True))
     second.replied(granted(second, True))
     assert node.quorum.role is Role.CANDIDATE
@@ -226,13 +226,13 @@ def test_late_pre_vote_does_not_count_as_vote() -> None:
 
 def test_late_failure_is_ignored() -> None:
     node = Alone().following(1, 5)
-    (request,) = node.take(ApiKey.FETCH)
+    (request,) = node.take_requests(ApiKey.FETCH)
     node.begin(2, 6)
     node.sent.clear()
     request.failed()
     node.pass_ms(20)
     assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 2)
-    assert not node.take(ApiKey.FETCH)
+    assert not node.take_requests(ApiKey.FETCH)
 
 
 def fenced_by(leader: int, epoch: int) -> object:
@@ -242,21 +242,21 @@ def fenced_by(leader: int, epoch: int) -> object:
 
 def test_response_with_newer_epoch_ends_role() -> None:
     node = prospective()
-    first, _ = node.take(ApiKey.VOTE)
+    first, _ = node.take_requests(ApiKey.VOTE)
     first.replied(fenced_by(leader=2, epoch=8))
     assert state(node) == (Role.FOLLOWER, 8, 2)
 
 
 def test_response_of_another_api_is_ignored() -> None:
     node = prospective()
-    first, _ = node.take(ApiKey.VOTE)
+    first, _ = node.take_requests(ApiKey.VOTE)
     first.replied(build_begin_quorum_epoch_response(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8)))
     assert state(node) == (Role.PROSPECTIVE, 0, -1)
 
 
 def test_wiped_leader_does_not_follow_itself() -> None:
     node = prospective()
-    node.take(ApiKey.VOTE)[0].replied(fenced_by(leader=0, epoch=8))
+    node.take_requests(ApiKey.VOTE)[0].replied(fenced_by(leader=0, epoch=8))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.voted_id) == (Role.UNATTACHED, 8, 0)
 
 
@@ -302,12 +302,12 @@ def test_begin_quorum_epoch_resets_fetch_timeout() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_leader_repeats_begin_quorum_epoch_until_acknowledged() -> None:
     node = Alone().started().elect(1)
-    assert [request.peer for request in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
+    assert [request.peer for request in node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
     epoch = node.quorum.epoch
 
     node.pass_ms(900)
     node.fetch(1, 0, 0)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both requests are still in flight"
+    assert not node.take_requests(ApiKey.BEGIN_QUORUM_EPOCH), "both requests are still in flight"
 
     node.pass_ms(1000)
     assert node.quorum.epoch == epoch
@@ -349,7 +349,7 @@ class ShutDownLeader:
 )
 def test_shutdown_of_leader_names_successors_by_log_length() -> None:
     node = ShutDownLeader().node
-    ends = node.take(ApiKey.END_QUORUM_EPOCH)
+    ends = node.take_requests(ApiKey.END_QUORUM_EPOCH)
     assert [end.peer for end in ends] == [1, 2, 3]
     assert [preferred_candidate.candidate_id for preferred_candidate in ends[0].partition.preferred_candidates] == [
         3,
@@ -387,7 +387,7 @@ def test_shutdown_of_follower_completes_at_once() -> None:
     node.quorum.shut_down(lambda: done.append(True))
     node.pass_ms(20_000)
     assert done == [True]
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)
 
 
 # Check quorum
@@ -417,7 +417,7 @@ def test_leader_resigns_when_majority_is_silent() -> None:
     node.pass_ms(SILENCE_MS)
     assert state(node) == (Role.RESIGNED, epoch, -1)
     assert ("leader_resigned", {"epoch": epoch, "why": "a majority of voters was silent"}) in node.notes
-    assert {request.peer for request in node.take(ApiKey.END_QUORUM_EPOCH)} == {1, 2, 3, 4}
+    assert {request.peer for request in node.take_requests(ApiKey.END_QUORUM_EPOCH)} == {1, 2, 3, 4}
 
     node.pass_ms(FETCH_TIMEOUT_MS)
     assert state(node) == (Role.PROSPECTIVE, epoch, -1)

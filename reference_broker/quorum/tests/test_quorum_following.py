@@ -28,9 +28,9 @@ def test_follower_fetches_from_durable_end() -> None:
     node = Alone().following(1, 5)
     node.auto_sync = False
     node.respond_to_fetch(batch(0, 5, count=2))
-    assert not node.take(ApiKey.FETCH)
+    assert not node.take_requests(ApiKey.FETCH)
     node.sync_all()
-    (sent,) = node.take(ApiKey.FETCH)
+    (sent,) = node.take_requests(ApiKey.FETCH)
     assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (2, 5)
 
 
@@ -50,7 +50,7 @@ def test_observer_fetches_without_waiting_for_sync() -> None:
     node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=5)
     node.auto_sync = False
     node.respond_to_fetch(batch(0, 5, count=2))
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 2
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
@@ -93,7 +93,7 @@ def test_damaged_records_are_ignored_and_fetched_again(damage: bytes) -> None:
     assert node.log.end == OffsetAndEpoch(0, 0)
     assert not node.sent, "not in a loop"
     node.pass_ms(50)
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFollowerLogReconciliation")
@@ -107,7 +107,7 @@ def test_diverging_follower_truncates_durably_then_fetches() -> None:
     assert node.log.end == OffsetAndEpoch(4, 3)
     assert not node.sent
     node.sync_all()
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 4
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 4
     assert ("truncated", {"offset": 4}) in node.notes
 
 
@@ -140,7 +140,7 @@ def test_response_of_older_epoch_is_ignored() -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingProspective")
 def test_response_to_earlier_role_is_ignored() -> None:
     node = Alone().following(1, 5)
-    (late,) = node.take(ApiKey.FETCH)
+    (late,) = node.take_requests(ApiKey.FETCH)
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
     node.sent[:] = [late]
@@ -154,10 +154,10 @@ def test_response_to_earlier_role_is_ignored() -> None:
 def test_two_consecutive_failures_make_leader_lost() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch()
-    node.take(ApiKey.FETCH)[0].failed()
+    node.take_requests(ApiKey.FETCH)[0].failed()
     node.pass_ms(20)
     assert node.request_vote(2, 5, pre_vote=True)[0].granted is False, "once is not enough"
-    node.take(ApiKey.FETCH)[0].failed()
+    node.take_requests(ApiKey.FETCH)[0].failed()
     assert node.request_vote(2, 5, pre_vote=True)[0].granted is True
     node.pass_ms(50)
     assert node.quorum.role is Role.PROSPECTIVE
@@ -166,7 +166,7 @@ def test_two_consecutive_failures_make_leader_lost() -> None:
 def test_response_between_failures_keeps_leader() -> None:
     node = Alone().following(1, 5)
     for _ in range(6):
-        node.take(ApiKey.FETCH)[0].failed()
+        node.take_requests(ApiKey.FETCH)[0].failed()
         node.pass_ms(20)
         node.respond_to_fetch()
     node.pass_ms(200)
@@ -197,7 +197,7 @@ def test_observer_queries_voters_for_leader() -> None:
     sent = []
     for _ in range(4):
         node.pass_ms(500)
-        (one,) = node.take(ApiKey.FETCH)
+        (one,) = node.take_requests(ApiKey.FETCH)
         sent.append(one.peer)
         assert one.body.max_wait_ms == 0
         one.failed()
@@ -235,13 +235,13 @@ WANTED = OffsetAndEpoch(100, 4)
 def test_snapshot_replaces_log() -> None:
     node = needing(WANTED)
     assert node.download.started == [(1, 5, WANTED)]
-    assert not node.take(ApiKey.FETCH), "no fetch meanwhile"
+    assert not node.take_requests(ApiKey.FETCH), "no fetch meanwhile"
     node.snapshots.add(WANTED)
     assert node.log.install_snapshot(node.now(), WANTED)
     node.download.outcome(Installed(WANTED))
     assert node.notifications[-1] == ("snapshot", WANTED)
     assert node.quorum.high_watermark == 100
-    (sent,) = node.take(ApiKey.FETCH)
+    (sent,) = node.take_requests(ApiKey.FETCH)
     assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == WANTED
 
 
@@ -274,7 +274,7 @@ def test_partial_snapshot_id_is_ignored_and_does_not_reset_fetch_timeout(half: O
 def test_missing_snapshot_is_rediscovered_from_offset_zero() -> None:
     node = needing(WANTED)
     node.download.outcome(Rediscover())
-    (sent,) = node.take(ApiKey.FETCH)
+    (sent,) = node.take_requests(ApiKey.FETCH)
     assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (0, 0)
 
 
@@ -286,7 +286,7 @@ def test_rediscovery_appends_no_records() -> None:
     node.download.outcome(Rediscover())
     node.respond_to_fetch(batch(0, 5))
     assert node.log.end.offset == 3
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 3
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 3
 
 
 @pytest.mark.clause(
@@ -315,7 +315,7 @@ def test_failed_download_is_restarted_with_fetch() -> None:
     node = needing(WANTED)
     node.download.outcome(Failed())
     node.pass_ms(50)
-    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+    assert node.take_requests(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")

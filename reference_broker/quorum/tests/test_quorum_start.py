@@ -11,7 +11,7 @@ FIRST_MS, LAST_MS = (delay_us // 1000 for delay_us in START_DELAY_US)
 
 
 def votes(node: Alone, pre_vote: bool) -> list[Sent]:
-    return [request for request in node.take(ApiKey.VOTE) if request.partition.pre_vote is pre_vote]
+    return [request for request in node.take_requests(ApiKey.VOTE) if request.partition.pre_vote is pre_vote]
 
 
 def restarted(epoch: int = 5) -> Alone:
@@ -24,7 +24,7 @@ def restarted(epoch: int = 5) -> Alone:
 def test_new_cluster_elects_leader_without_election_timeout() -> None:
     node = Alone().started()
     node.pass_ms(FIRST_MS - 1)
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)
     node.pass_ms(LAST_MS - FIRST_MS + 1)
     first, _ = votes(node, pre_vote=True)
     first.replied(granted(first, True))
@@ -73,10 +73,10 @@ def test_later_elections_wait_for_election_timeout() -> None:
         vote.replied(granted(vote, False))
     assert node.quorum.role is Role.UNATTACHED
     node.pass_ms(999)
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)
 
 
 def test_observer_starts_no_election() -> None:
     node = Alone(node_id=7).started()
     node.pass_ms(LAST_MS)
-    assert not node.take(ApiKey.VOTE)
+    assert not node.take_requests(ApiKey.VOTE)

@@ -25,16 +25,16 @@ def acknowledge(sent: Sent) -> None:
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
 def test_lost_end_quorum_epoch_is_retried() -> None:
     node = resigned()
-    first, second = node.take(ApiKey.END_QUORUM_EPOCH)
+    first, second = node.take_requests(ApiKey.END_QUORUM_EPOCH)
     acknowledge(first)
     second.failed()
     node.pass_ms(900)
-    again = node.take(ApiKey.END_QUORUM_EPOCH)
+    again = node.take_requests(ApiKey.END_QUORUM_EPOCH)
     assert again, "the other one is notified again"
     assert {each.peer for each in again} == {second.peer}
     acknowledge(again[-1])
     node.pass_ms(90)
-    assert not node.take(ApiKey.END_QUORUM_EPOCH)
+    assert not node.take_requests(ApiKey.END_QUORUM_EPOCH)
 
 
 def test_end_quorum_epoch_of_shutdown_is_not_retried_for_ever() -> None:
@@ -42,7 +42,7 @@ def test_end_quorum_epoch_of_shutdown_is_not_retried_for_ever() -> None:
     left: list[bool] = []
     node.quorum.shut_down(lambda: left.append(True))
     before = set(node.timers)
-    for request in node.take(ApiKey.END_QUORUM_EPOCH):
+    for request in node.take_requests(ApiKey.END_QUORUM_EPOCH):
         request.failed()
     assert left == [True]
     assert set(node.timers) <= before
@@ -53,7 +53,7 @@ def test_end_quorum_epoch_of_shutdown_is_not_retried_for_ever() -> None:
 )
 def test_resigned_leader_serves_no_fetches_and_starts_election_at_last() -> None:
     node = resigned(2)
-    (sent,) = node.take(ApiKey.END_QUORUM_EPOCH)
+    (sent,) = node.take_requests(ApiKey.END_QUORUM_EPOCH)
     acknowledge(sent)
     assert [each.error_code for each in node.fetch(1, 0, 0)] == [ErrorCode.not_leader_or_follower]
     with pytest.raises(NotLeader):
@@ -78,7 +78,7 @@ def test_resigned_leader_grants_pre_votes_but_no_vote_of_its_epoch() -> None:
 
 def test_resigned_leader_rejects_other_leader_of_its_epoch() -> None:
     node = resigned()
-    first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
+    first, _ = node.take_requests(ApiKey.END_QUORUM_EPOCH)
     first.replied(build_end_quorum_epoch_response(RaftResponse(ErrorCode.none, 1, 1)))
     assert (node.quorum.role, node.quorum.leader_id) == (Role.RESIGNED, -1)
     assert node.begin(1, 1).error is ErrorCode.invalid_request

@@ -56,7 +56,7 @@ def test_restarted_candidate_votes_only_in_newer_epoch(state: roles.State) -> No
 def test_restarted_follower_fetches_from_log_end() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 3, count=2) + batch(2, 5))
-    (sent,) = restarted(node).take(ApiKey.FETCH)
+    (sent,) = restarted(node).take_requests(ApiKey.FETCH)
     assert (sent.peer, sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (1, 3, 5)
 
 

@@ -7,7 +7,7 @@ import pytest
 from reference_broker.quorum.messages import RaftResponse
 from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.roles import Role, may_follow
-from reference_broker.quorum.tests.quorum_alone import Alone, granted, kept
+from reference_broker.quorum.tests.quorum_alone import Alone, durable_state, granted
 from reference_broker.quorum.tests.quorum_roles import (
     EVERY,
     ROLES,
@@ -68,7 +68,7 @@ def test_newer_epoch_without_vote_makes_unattached(state: State) -> None:
     epoch = node.quorum.epoch + 1
     assert node.request_vote(1, epoch, SHORT_LOG) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, False)]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
-    assert kept(node) == (epoch, NO_NODE, NO_NODE)
+    assert durable_state(node) == (epoch, NO_NODE, NO_NODE)
 
 
 @pytest.mark.clause(
@@ -87,7 +87,7 @@ def test_vote_in_newer_epoch_makes_unattached_voted(state: State) -> None:
         RaftResponse(ErrorCode.none, NO_NODE, epoch, True)
     ]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, 1)
-    assert kept(node) == (epoch, NO_NODE, 1)
+    assert durable_state(node) == (epoch, NO_NODE, 1)
     assert node.request_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
 
 
@@ -108,7 +108,7 @@ def test_leader_of_newer_epoch_makes_follower(state: State) -> None:
     epoch = node.quorum.epoch + 1
     assert node.begin(2, epoch) == RaftResponse(ErrorCode.none, 2, epoch)
     assert known(node) == (Role.FOLLOWER, epoch, 2, NO_NODE)
-    assert kept(node) == (epoch, 2, NO_NODE)
+    assert durable_state(node) == (epoch, 2, NO_NODE)
 
 
 # The same epoch
@@ -128,7 +128,7 @@ def test_node_without_leader_follows_one_of_its_epoch_and_keeps_vote(state: Stat
     epoch, voted_id = node.quorum.epoch, node.quorum.voted_id
     assert node.begin(1, epoch) == RaftResponse(ErrorCode.none, 1, epoch)
     assert known(node) == (Role.FOLLOWER, epoch, 1, voted_id)
-    assert kept(node) == (epoch, 1, voted_id)
+    assert durable_state(node) == (epoch, 1, voted_id)
 
 
 @pytest.mark.clause("QuorumStateTest.testProspectiveWithLeaderToFollowerSameEpoch")
@@ -150,9 +150,9 @@ def test_prospective_follows_lost_leader_again(state: State) -> None:
 @pytest.mark.parametrize("state", EVERY[5:])
 def test_second_leader_of_epoch_is_rejected(state: State) -> None:
     node = state()
-    before = known(node), kept(node)
+    before = known(node), durable_state(node)
     assert node.begin(2, node.quorum.epoch).error is ErrorCode.invalid_request
-    assert (known(node), kept(node)) == before
+    assert (known(node), durable_state(node)) == before
 
 
 @pytest.mark.clause(
@@ -171,7 +171,7 @@ def test_node_without_leader_votes_once_per_epoch(state: State, voted_id: int) -
     assert node.request_vote(voted_id, 5, OffsetAndEpoch(2, 4))[0].granted
     assert node.request_vote(3 - voted_id, 5, OffsetAndEpoch(9, 4))[0].granted is False
     assert known(node)[1:] == (5, NO_NODE, voted_id)
-    assert kept(node) == (5, NO_NODE, voted_id)
+    assert durable_state(node) == (5, NO_NODE, voted_id)
 
 
 @pytest.mark.clause(
@@ -193,11 +193,11 @@ def test_node_with_leader_does_not_vote_in_its_epoch(state: State) -> None:
 @pytest.mark.parametrize("state", EVERY)
 def test_node_does_not_follow_itself(state: State) -> None:
     node = state()
-    before = known(node), kept(node)
+    before = known(node), durable_state(node)
     for epochs in (0, 1):
         assert node.begin(0, node.quorum.epoch + epochs).error is ErrorCode.invalid_request
         assert node.end(0, node.quorum.epoch + epochs).error is ErrorCode.invalid_request
-    assert (known(node), kept(node)) == before
+    assert (known(node), durable_state(node)) == before
 
 
 # Older epochs
@@ -216,12 +216,12 @@ def test_node_does_not_follow_itself(state: State) -> None:
 @pytest.mark.parametrize("state", EVERY)
 def test_older_epoch_changes_no_role(state: State) -> None:
     node = state()
-    before = known(node), kept(node)
+    before = known(node), durable_state(node)
     epoch = node.quorum.epoch - 1
     assert node.request_vote(1, epoch, OffsetAndEpoch(9, epoch - 1))[0].error is ErrorCode.fenced_leader_epoch
     assert node.begin(1, epoch).error is ErrorCode.fenced_leader_epoch
     assert node.end(1, epoch, 0).error is ErrorCode.fenced_leader_epoch
-    assert (known(node), kept(node)) == before
+    assert (known(node), durable_state(node)) == before
 
 
 # The way to leadership, and invalid changes
@@ -244,13 +244,13 @@ def test_older_epoch_changes_no_role(state: State) -> None:
 def test_transitions_from_each_role_to_leader_and_resigned(state: State) -> None:
     node = seeking(state())
     assert known(node)[1] == 5, "pre-votes are requested in the epoch in which the node is"
-    assert kept(node)[0] == 5
+    assert durable_state(node)[0] == 5
     granted_by_one(node)
     assert known(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
-    assert kept(node) == (6, NO_NODE, 0)
+    assert durable_state(node) == (6, NO_NODE, 0)
     granted_by_one(node)
     assert known(node) == (Role.LEADER, 6, 0, 0)
-    assert kept(node) == (6, 0, 0)
+    assert durable_state(node) == (6, 0, 0)
     node.quorum.resign("requested by the test")
     assert known(node) == (Role.RESIGNED, 6, NO_NODE, 0)
 
@@ -272,7 +272,7 @@ def test_transitions_from_each_role_to_leader_and_resigned(state: State) -> None
 def test_losing_prospective_returns_to_previous_role(state: State, role: Role) -> None:
     node = state()
     leader_id, voted_id = node.quorum.leader_id, node.quorum.voted_id
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.replied(granted(request, False))
     assert known(node) == (role, 5, leader_id, voted_id)
 
@@ -280,7 +280,7 @@ def test_losing_prospective_returns_to_previous_role(state: State, role: Role) -
 @pytest.mark.clause("QuorumStateTest.testCandidateToProspective")
 def test_losing_candidate_becomes_prospective() -> None:
     node = candidate()
-    for request in node.take(ApiKey.VOTE):
+    for request in node.take_requests(ApiKey.VOTE):
         request.replied(granted(request, False))
     assert node.quorum.role is Role.CANDIDATE
     seeking(node)
@@ -333,10 +333,10 @@ FORBIDDEN = {
 )
 def test_transition_missing_in_table_raises(become: Callable[[KafkaRaftClient], None], state: State) -> None:
     node = state()
-    before = known(node), kept(node)
+    before = known(node), durable_state(node)
     with pytest.raises(AssertionError, match="becomes"):
         become(node.quorum)
-    assert (known(node), kept(node)) == before
+    assert (known(node), durable_state(node)) == before
 
 
 @pytest.mark.clause(

@@ -168,20 +168,20 @@ def reply(api_key: int, body: object, connection: int = 0) -> Reply:
     return Reply(connection, 1, api_key, 9, body, Tag(api_key, 9, "client", 0, -1))
 
 
-def join_refused(code: ErrorCode, member_id: str = "") -> Reply:
+def join_group_error_reply(code: ErrorCode, member_id: str = "") -> Reply:
     return reply(JOIN, join_group_response(member_id, error=code))
 
 
-def beaten(code: ErrorCode) -> Reply:
+def heartbeat_reply(code: ErrorCode) -> Reply:
     """Return the response to a heartbeat."""
     return reply(HEARTBEAT, heartbeat_response(code))
 
 
-def assigned(assignment: bytes) -> Reply:
+def sync_group_reply(assignment: bytes) -> Reply:
     return reply(SYNC, sync_group_response(assignment))
 
 
-def stable(*members: Member) -> Coordinator:
+def stable_group(*members: Member) -> Coordinator:
     """Return a coordinator that has just loaded the group in generation 3."""
     world = Coordinator(Group.loaded("g", 3, "consumer", "range", members[0].member_id, 0, members))
     world.load()
@@ -192,7 +192,7 @@ def first_generation(world: Coordinator) -> None:
     """A joins a new group, gets generation 1, and assigns."""
     world.load()
     world.group.add_pending_member(A)
-    world.request(JOIN, joining(), join_refused(ErrorCode.member_id_required, A))
+    world.request(JOIN, joining(), join_group_error_reply(ErrorCode.member_id_required, A))
     world.group.pending_joins.clear()
     world.group.protocol_type = "consumer"
     new = member(A, is_new=True)
@@ -202,7 +202,7 @@ def first_generation(world: Coordinator) -> None:
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=number), after_us=300_000)
 
 
-def committed(*codes: ErrorCode, connection: int = 0) -> Reply:
+def offset_commit_reply(*codes: ErrorCode, connection: int = 0) -> Reply:
     return reply(COMMIT, offset_commit_response(*codes), connection)
 
 

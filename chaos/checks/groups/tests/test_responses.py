@@ -8,13 +8,13 @@ from chaos.checks.groups.responses import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC
 from chaos.checks.groups.tests.classic_group import (
     A,
     B,
-    assigned,
-    beaten,
-    committed,
-    join_refused,
+    heartbeat_reply,
+    join_group_error_reply,
     member,
+    offset_commit_reply,
     reply,
-    stable,
+    stable_group,
+    sync_group_reply,
 )
 from chaos.checks.tests.kafka_messages import heartbeat_request as heartbeat
 from chaos.checks.tests.kafka_messages import join_group_request as joining
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.clause("X-14")
     ],
 )
 def test_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], explanation: str) -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     world.park_join(A)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A, **change))
@@ -47,7 +47,7 @@ def test_response_of_join_group_that_differs_from_the_group(change: dict[str, An
 
 
 def test_metadata_that_is_not_replaced() -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     body = joining(A, protocols={"range": b"new"})
     notes = [world.begin(), world.generation()]
     world.request(JOIN, body, *notes, world.joined(A))
@@ -55,17 +55,17 @@ def test_metadata_that_is_not_replaced() -> None:
 
 
 def test_follower_gets_no_members_and_each_member_what_the_leader_sent() -> None:
-    world = stable(member(A, assignment=b"1"), member(B, assignment=b"2"))
-    world.request(SYNC, syncing(B), assigned(b"2"))
-    world.request(SYNC, syncing(A), assigned(b"1"))
+    world = stable_group(member(A, assignment=b"1"), member(B, assignment=b"2"))
+    world.request(SYNC, syncing(B), sync_group_reply(b"2"))
+    world.request(SYNC, syncing(A), sync_group_reply(b"1"))
     assert world.explanations == []
-    world.request(SYNC, syncing(B), assigned(b"1"))
+    world.request(SYNC, syncing(B), sync_group_reply(b"1"))
     assert "got assignment b'1'" in world.explanations[0]
 
 
 @pytest.mark.parametrize(("given", "is_right"), [(b"2", True), (b"1", False), (b"", False)])
 def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes, is_right: bool) -> None:
-    world = stable(member(A), member(B))
+    world = stable_group(member(A), member(B))
     world.park_join(B)
     world.request(JOIN, joining(B), world.begin())
     number = world.number
@@ -82,7 +82,10 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
     sent = {A: b"1", B: b"2"}
     world.number += 1
     body, tag = syncing(A, generation=4, assignments=sent), Tag(SYNC, 9, "client", 0, -1)
-    replies = assigned(given)._replace(connection=parked), assigned(b"1")._replace(connection=world.number)
+    replies = (
+        sync_group_reply(given)._replace(connection=parked),
+        sync_group_reply(b"1")._replace(connection=world.number),
+    )
     world.handle(Request(world.number, 1, SYNC, 9, "client", body, tag), world.stabilise(), *replies)
     if is_right:
         assert world.explanations == []
@@ -94,13 +97,18 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
 @pytest.mark.parametrize(
     ("api_key", "body", "response", "explanation"),
     [
-        (HEARTBEAT, heartbeat(generation=2), beaten(ErrorCode.none), "got NONE, and ILLEGAL_GENERATION is due"),
-        (HEARTBEAT, heartbeat(), beaten(ErrorCode.unknown_member_id), "got UNKNOWN_MEMBER_ID, for no reason"),
-        (SYNC, syncing("x"), assigned(b""), "got NONE, and UNKNOWN_MEMBER_ID is due"),
+        (
+            HEARTBEAT,
+            heartbeat(generation=2),
+            heartbeat_reply(ErrorCode.none),
+            "got NONE, and ILLEGAL_GENERATION is due",
+        ),
+        (HEARTBEAT, heartbeat(), heartbeat_reply(ErrorCode.unknown_member_id), "got UNKNOWN_MEMBER_ID, for no reason"),
+        (SYNC, syncing("x"), sync_group_reply(b""), "got NONE, and UNKNOWN_MEMBER_ID is due"),
         (
             JOIN,
             joining("x"),
-            join_refused(ErrorCode.illegal_generation, "x"),
+            join_group_error_reply(ErrorCode.illegal_generation, "x"),
             "got ILLEGAL_GENERATION, and UNKNOWN_MEMBER_ID is due",
         ),
         (JOIN, joining("x"), None, "is parked, and UNKNOWN_MEMBER_ID is due"),
@@ -113,37 +121,37 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
     ],
 )
 def test_response_that_is_not_due(api_key: int, body: Any, response: Reply | None, explanation: str) -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     world.request(api_key, body, *([] if response is None else [response]))
     assert explanation in world.explanations[0]
 
 
 @pytest.mark.parametrize(("connection", "is_red"), [(1, False), (2, True)])
 def test_no_response_is_due_on_a_connection_that_the_node_closes(connection: int, is_red: bool) -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     world.request(JOIN, joining("x"), Close(connection, "the node is shutting down"))
     assert bool(world.explanations) is is_red
 
 
 def test_delayed_commit_response_is_fenced() -> None:
-    world = stable(member(A))
-    world.request(COMMIT, committing(), committed(ErrorCode.none))
-    world.request(COMMIT, committing(generation=2), committed(ErrorCode.illegal_generation))
-    world.request(COMMIT, committing("", -1), committed(ErrorCode.unknown_member_id))
+    world = stable_group(member(A))
+    world.request(COMMIT, committing(), offset_commit_reply(ErrorCode.none))
+    world.request(COMMIT, committing(generation=2), offset_commit_reply(ErrorCode.illegal_generation))
+    world.request(COMMIT, committing("", -1), offset_commit_reply(ErrorCode.unknown_member_id))
     assert world.explanations == []
     world.request(COMMIT, committing("", -1))
-    world.handle_timer(committed(ErrorCode.none, connection=world.number))
+    world.handle_timer(offset_commit_reply(ErrorCode.none, connection=world.number))
     assert "is acknowledged, and UNKNOWN_MEMBER_ID is due" in world.explanations[0]
-    world.request(COMMIT, committing(), committed(ErrorCode.illegal_generation))
+    world.request(COMMIT, committing(), offset_commit_reply(ErrorCode.illegal_generation))
     assert "got ILLEGAL_GENERATION, and NONE is due" in world.explanations[1]
 
 
 def test_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     world.request(COMMIT, committing(generation=4))
     number = world.number
     world.park_join(A)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A))
-    world.handle_timer(committed(ErrorCode.none, connection=number))
+    world.handle_timer(offset_commit_reply(ErrorCode.none, connection=number))
     assert world.explanations == []

@@ -7,12 +7,12 @@ from chaos.checks.groups.tests.classic_group import (
     A,
     B,
     Coordinator,
-    beaten,
     expire,
-    join_refused,
+    heartbeat_reply,
+    join_group_error_reply,
     member,
     reply,
-    stable,
+    stable_group,
 )
 from chaos.checks.groups.timeouts import SLACK_US
 from chaos.checks.tests.kafka_messages import heartbeat_request as heartbeat
@@ -35,35 +35,35 @@ def test_initial_delay_is_kept() -> None:
 
 
 def test_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
-    world = stable(member(A), member(B))
-    world.request(HEARTBEAT, heartbeat(A), beaten(ErrorCode.none), after_us=600_000)
+    world = stable_group(member(A), member(B))
+    world.request(HEARTBEAT, heartbeat(A), heartbeat_reply(ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=400_000)
     assert world.explanations == []
-    world = stable(member(A), member(B))
-    world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.none), after_us=600_000)
+    world = stable_group(member(A), member(B))
+    world.request(HEARTBEAT, heartbeat(B), heartbeat_reply(ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=999_000)
     assert "b-1 is removed from generation 3 (Stable), and its session ends in 1000 us" in world.explanations[0]
 
 
 def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> None:
-    world = stable(member(A), member(B))
-    world.request(HEARTBEAT, heartbeat(A), beaten(ErrorCode.none), after_us=1_000_000 + SLACK_US)
+    world = stable_group(member(A), member(B))
+    world.request(HEARTBEAT, heartbeat(A), heartbeat_reply(ErrorCode.none), after_us=1_000_000 + SLACK_US)
     assert world.explanations == []
     world.inspect_later(1)
     assert "b-1 is there after its session has ended" in world.explanations[0]
 
 
 def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
-    world = stable(member(A), member(B))
+    world = stable_group(member(A), member(B))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
-    world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
-    world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=900_000)
+    world.request(HEARTBEAT, heartbeat(B), heartbeat_reply(ErrorCode.rebalance_in_progress), after_us=900_000)
+    world.request(HEARTBEAT, heartbeat(B), heartbeat_reply(ErrorCode.rebalance_in_progress), after_us=900_000)
     assert world.explanations == []
     world.remove(A)
     world.handle_timer(
         Note("group_member", (("group", "g"),)),
-        join_refused(ErrorCode.unknown_member_id, A),
+        join_group_error_reply(ErrorCode.unknown_member_id, A),
     )
     assert (
         "a-1 is removed from generation 3 (PreparingRebalance), and a request of it is parked" in world.explanations[-1]
@@ -72,12 +72,12 @@ def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
 
 def rebalanced_without_b(after_us: int) -> Coordinator:
     """B sends heartbeats, and does not join again."""
-    world = stable(member(A), member(B))
+    world = stable_group(member(A), member(B))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     number = world.number
     for _ in range(4):
-        world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=after_us // 5)
+        world.request(HEARTBEAT, heartbeat(B), heartbeat_reply(ErrorCode.rebalance_in_progress), after_us=after_us // 5)
     world.remove(B)
     world.handle_timer(world.generation(), world.joined(A)._replace(connection=number), after_us=after_us // 5)
     return world
@@ -88,23 +88,23 @@ def test_rebalance_ends_with_the_rebalance_timeout() -> None:
     assert "b-1 is removed" in rebalanced_without_b(1_990_000).explanations[0]
     late = rebalanced_without_b(2_000_000 + 2 * SLACK_US).explanations
     assert not late  # It is judged while it lasts.
-    world = stable(member(A), member(B))
+    world = stable_group(member(A), member(B))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     for _ in range(6):
-        world.request(HEARTBEAT, heartbeat(B), beaten(ErrorCode.rebalance_in_progress), after_us=500_000)
+        world.request(HEARTBEAT, heartbeat(B), heartbeat_reply(ErrorCode.rebalance_in_progress), after_us=500_000)
     assert "generation 4 has not started" in world.explanations[0]
 
 
 def test_all_have_joined_and_no_generation_begins() -> None:
-    world = stable(member(A))
+    world = stable_group(member(A))
     world.park_join(A)
     world.request(JOIN, joining(A), world.begin())
     assert "all of ['a-1'] have joined, and no generation begins" in world.explanations[0]
 
 
 def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
-    world = stable(member(A), member(B, "i"))
+    world = stable_group(member(A), member(B, "i"))
     world.park_join(A)
     notes = [world.begin()]
     world.request(JOIN, joining(A), *notes)
@@ -114,12 +114,12 @@ def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
 
 def test_member_that_does_not_sync_is_removed_in_time() -> None:
     def late(after_us: int) -> Coordinator:
-        world = stable(member(A))
+        world = stable_group(member(A))
         world.park_join(A)
         notes = [world.begin(), world.generation()]
         world.request(JOIN, joining(A), *notes, world.joined(A))
         for _ in range(4):
-            world.request(HEARTBEAT, heartbeat(generation=4), beaten(ErrorCode.none), after_us=after_us // 5)
+            world.request(HEARTBEAT, heartbeat(generation=4), heartbeat_reply(ErrorCode.none), after_us=after_us // 5)
         return world
 
     world = late(2_000_000)
@@ -131,20 +131,23 @@ def test_member_that_does_not_sync_is_removed_in_time() -> None:
     world.handle_timer(world.begin(), world.generation(), after_us=300_000)
     assert "a-1 is removed" in world.explanations[0]
     world = late(2_500_000)
-    world.request(HEARTBEAT, heartbeat(generation=4), beaten(ErrorCode.none), after_us=600_000)
+    world.request(HEARTBEAT, heartbeat(generation=4), heartbeat_reply(ErrorCode.none), after_us=600_000)
     assert "['a-1'] have not synced" in world.explanations[0]
 
 
 def test_static_member_without_rejoin_is_awaited_again() -> None:
     def waited(after_us: int) -> Coordinator:
         """A leaves, and static B joins again when its time to join is over."""
-        world = stable(member(A), member(B, "i"))
+        world = stable_group(member(A), member(B, "i"))
         world.remove(A)
         left = reply(LEAVE, leave_group_response(ErrorCode.none))
         world.request(LEAVE, leave_group_request(leaving_member(A)), world.begin(), left)
         for _ in range(5):
             world.request(
-                HEARTBEAT, heartbeat(B, instance="i"), beaten(ErrorCode.rebalance_in_progress), after_us=500_000
+                HEARTBEAT,
+                heartbeat(B, instance="i"),
+                heartbeat_reply(ErrorCode.rebalance_in_progress),
+                after_us=500_000,
             )
         world.add_joining(member("c", "j", is_new=True))
         world.request(JOIN, joining(instance="j"))
@@ -153,7 +156,7 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
             world.request(
                 HEARTBEAT,
                 heartbeat(B, instance="i"),
-                beaten(ErrorCode.rebalance_in_progress),
+                heartbeat_reply(ErrorCode.rebalance_in_progress),
                 after_us=after_us // 4,
             )
         generation = world.generation()
@@ -169,12 +172,12 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool) -> None:
     """All members that have not synced are gone, and one that joins next does not wait for an ID without a member."""
-    world = stable(member(A)) if is_alone else stable(member(A), member(B, "i"))
+    world = stable_group(member(A)) if is_alone else stable_group(member(A), member(B, "i"))
     for member_id in world.group.members:
         world.park_join(member_id)
     world.request(JOIN, joining(A), world.begin(), world.generation(), world.joined(A))
     world.group.add_pending_member("p")
-    world.request(JOIN, joining(), join_refused(ErrorCode.member_id_required, "p"))
+    world.request(JOIN, joining(), join_group_error_reply(ErrorCode.member_id_required, "p"))
     world.remove(A)
     world.handle_timer(world.begin(), after_us=2_000_000)
     world.add_joining(member("c", "j", is_new=True))
@@ -188,7 +191,7 @@ def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool)
 def test_timer_of_the_time_to_join_may_fire_late(late_us: int, is_early: bool) -> None:
     """Static B has not joined when the time to join is over. C joins just before the late timer fires, or much later,
     when the time to join has begun again."""
-    world = stable(member(A), member(B, "i"))
+    world = stable_group(member(A), member(B, "i"))
     world.remove(A)
     left = reply(LEAVE, leave_group_response(ErrorCode.none))
     world.request(LEAVE, leave_group_request(leaving_member(A)), world.begin(), left)

@@ -20,10 +20,10 @@ from chaos.checks.tests.client_history import (
     POSITIONS,
     READS,
     SENDS,
-    broken,
     operation,
     read,
     send,
+    violated_guarantees,
 )
 from reports.rows import CopyRow, EndRow, HistoryRow, ResetRow, SpanRow, TargetSpanRow
 
@@ -55,18 +55,18 @@ ONE_UNREAD: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, *SENDS, *POSITIONS, rea
 def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(
     end: EndRow, violated: list[str]
 ) -> None:
-    assert broken([end, *ALL_READ]) == violated
-    assert broken([end, *ALL_READ], writes_guaranteed=False) == []
+    assert violated_guarantees([end, *ALL_READ]) == violated
+    assert violated_guarantees([end, *ALL_READ], writes_guaranteed=False) == []
     unread_is_excused = end.log_start_offset == 10 and not violated
-    assert broken([end, *ONE_UNREAD]) == (violated if unread_is_excused else [*violated, "unseen"])
+    assert violated_guarantees([end, *ONE_UNREAD]) == (violated if unread_is_excused else [*violated, "unseen"])
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("retention_ms", "violated"), [(125_001, LOST), (124_999, [])])
 def test_clock_step_is_added_to_age_of_records(retention_ms: int, violated: list[str]) -> None:
     rows = [replace(CUT, retention_ms=retention_ms), *ALL_READ]
-    assert broken(rows, clock_steps_us=100_000_000) == violated
-    assert broken(rows) == LOST
+    assert violated_guarantees(rows, clock_steps_us=100_000_000) == violated
+    assert violated_guarantees(rows) == LOST
 
 
 HARMLESS = {
@@ -121,14 +121,14 @@ class Undocumented(ast.NodeTransformer):
 
 
 def test_lost_writes_are_not_judged_where_they_are_not_promised() -> None:
-    assert broken([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_guaranteed=False) == []
+    assert violated_guarantees([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_guaranteed=False) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("promised", [True, False])
 def test_damaged_value_is_never_excused(promised: bool) -> None:
     damaged = replace(read(2, 0, 1), valid=False)
-    assert broken([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["corrupt-value"]
+    assert violated_guarantees([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["corrupt-value"]
 
 
 @pytest.mark.parametrize("producer", [-1, 7, 8])
@@ -136,7 +136,7 @@ def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
     rows = [*BASE, send(0, 0, 0), *POSITIONS, read(0, 0), replace(read(1, 5, shift=-5), producer_id=producer)]
     if producer == -1:
         rows = [replace(row, producer_id=-1) if isinstance(row, SpanRow) else row for row in rows]
-    assert broken(rows) == (["duplicate"] if producer == 7 else [])
+    assert violated_guarantees(rows) == (["duplicate"] if producer == 7 else [])
 
 
 SECOND_US = 1_000_000
@@ -225,27 +225,27 @@ def test_only_producers_with_one_acknowledgement_may_lose_writes(unguaranteed: s
 
 
 def broken_with(unguaranteed: str, rows: list[HistoryRow]) -> list[str]:
-    return broken(rows, unguaranteed=(unguaranteed,))
+    return violated_guarantees(rows, unguaranteed=(unguaranteed,))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "is_red"), [("ok", True), ("info", False), ("fail", False)])
 def test_only_acknowledged_records_must_be_read(kind: str, is_red: bool) -> None:
     rows = [operation("p", 0, "produce", kind), *OPERATIONS[1:], ASSIGNMENT, END, *SENDS, *POSITIONS, read(1, 5)]
-    assert bool(broken(rows)) is is_red
+    assert bool(violated_guarantees(rows)) is is_red
 
 
 @pytest.mark.parametrize(("count", "is_red"), [(0, False), (3, True), (5, False)])
 def test_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_red: bool) -> None:
     some = [read(0, 0, count)] if count else []
     rows = [operation("p", 0, "produce", "info"), *BASE[1:], send(0, -1, 0), SENDS[1], *POSITIONS, *some, read(1, 5)]
-    assert broken(rows) == (["lost-write", "unseen"] if is_red else [])
+    assert violated_guarantees(rows) == (["lost-write", "unseen"] if is_red else [])
 
 
 @pytest.mark.parametrize(("acked_at", "is_red"), [(5, False), (6, True)])
 def test_value_acknowledged_at_another_offset_is_a_duplicate(acked_at: int, is_red: bool) -> None:
     rows = [*BASE, SENDS[0], send(1, acked_at, 5), *POSITIONS, *READS]
-    assert ("duplicate" in broken(rows)) is is_red
+    assert ("duplicate" in violated_guarantees(rows)) is is_red
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from reference_broker.apis.brokers import (
     k64_unregister_broker,
 )
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.tests.controller_requests import registration
+from reference_broker.apis.tests.controller_requests import registration_request
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -21,7 +21,7 @@ from reference_broker.wire.errors import ErrorCode
 )
 def test_unregister_broker_removes_it() -> None:
     world = AdminWorld()
-    world.request(k62_broker_registration, registration())
+    world.request(k62_broker_registration, registration_request())
     assert (
         world.request(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7))).error_code
         == ErrorCode.none

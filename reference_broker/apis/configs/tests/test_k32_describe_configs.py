@@ -7,7 +7,7 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.tests.topic_requests import create, topic
+from reference_broker.apis.tests.topic_requests import create_topics, topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS
 from reference_broker.wire.errors import ErrorCode
 
@@ -28,7 +28,7 @@ def describe(
 
 def test_describe_topic_config_returns_source_and_synonyms() -> None:
     world = AdminWorld(log_segment_bytes="5000", log_retention_hours="1")
-    create(world, topic("t", configs=(("segment.bytes", "6000"),)))
+    create_topics(world, topic("t", configs=(("segment.bytes", "6000"),)))
     result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "unclean.leader.election.enable"), True, True)
     rows = {row.name: row for row in result.configs}
     assert sorted(rows) == ["retention.ms", "segment.bytes", "unclean.leader.election.enable"]
@@ -45,7 +45,7 @@ def test_describe_topic_config_returns_source_and_synonyms() -> None:
 
 def test_describe_configs_without_keys_returns_all_and_documentation_on_request() -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     result = describe(world, 2, "t")
     assert {row.name for row in result.configs} == set(TOPIC_KEYS) - {"internal.segment.bytes"}
     assert all(row.synonyms == () and row.documentation is None for row in result.configs)
@@ -54,7 +54,7 @@ def test_describe_configs_without_keys_returns_all_and_documentation_on_request(
 
 def test_repeated_resource_is_described_once_for_each_list_of_keys() -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     wanted = (("retention.ms",), ("segment.ms",), ("retention.ms",))
     resources = tuple(
         DescribeConfigsResource(resource_type=i8(2), resource_name="t", configuration_keys=keys) for keys in wanted
@@ -66,7 +66,7 @@ def test_repeated_resource_is_described_once_for_each_list_of_keys() -> None:
 
 def test_internal_config_is_described_only_where_topic_sets_it() -> None:
     world = AdminWorld()
-    create(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))
+    create_topics(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))
     (row,) = describe(world, 2, "t", ("internal.segment.bytes",), True).configs
     assert (row.value, row.config_source, row.config_type) == ("2000", 1, 3)
     assert [(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms] == [

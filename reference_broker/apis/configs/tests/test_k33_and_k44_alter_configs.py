@@ -10,11 +10,11 @@ from reference_broker.apis.tests.controller_requests import (
     SUBTRACT,
     Resource,
     Setting,
-    alter,
-    replace_all,
+    alter_configs,
+    incremental_alter_configs,
     settings_of,
 )
-from reference_broker.apis.tests.topic_requests import create, topic
+from reference_broker.apis.tests.topic_requests import create_topics, topic
 
 
 @pytest.mark.clause(
@@ -24,12 +24,14 @@ from reference_broker.apis.tests.topic_requests import create, topic
 )
 def test_incremental_alter_configs_set_delete_append_subtract() -> None:
     world = AdminWorld()
-    create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
+    create_topics(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
     change = [("retention.ms", SET, "7"), ("segment.bytes", DELETE, None), ("cleanup.policy", APPEND, "compact")]
-    assert alter(world, ("t", change)) == ["none"]
+    assert incremental_alter_configs(world, ("t", change)) == ["none"]
     assert settings_of(world, "t") == {"retention.ms": "7", "cleanup.policy": "delete,compact"}
     assert world.broker.partitions.by_name["t", 0].log.config.retention_ms == 7
-    assert alter(world, ("t", [("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)])) == ["none"]
+    assert incremental_alter_configs(
+        world, ("t", [("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)])
+    ) == ["none"]
     assert settings_of(world, "t") == {"cleanup.policy": "compact"}
     assert settings_of(world.restart(seed=1), "t") == {"cleanup.policy": "compact"}
 
@@ -37,10 +39,10 @@ def test_incremental_alter_configs_set_delete_append_subtract() -> None:
 @pytest.mark.clause("ConfigurationControlManagerTest.testLegacyAlterConfigs")
 def test_alter_configs_replaces_all_configs() -> None:
     world = AdminWorld()
-    create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
-    assert replace_all(world, "t", [("segment.bytes", "9000"), ("flush.ms", "1")]) == "none"
+    create_topics(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
+    assert alter_configs(world, "t", [("segment.bytes", "9000"), ("flush.ms", "1")]) == "none"
     assert settings_of(world, "t") == {"segment.bytes": "9000", "flush.ms": "1"}
-    assert replace_all(world, "t", []) == "none"
+    assert alter_configs(world, "t", []) == "none"
     assert settings_of(world, "t") == {}
 
 
@@ -69,34 +71,34 @@ def test_alter_configs_replaces_all_configs() -> None:
 )
 def test_invalid_config_change_returns_error_and_others_succeed(resource: Resource, error: str) -> None:
     world = AdminWorld()
-    create(world, topic("t"), topic("u"))
-    assert alter(world, resource, ("u", [("flush.ms", SET, "3")])) == [error, "none"]
+    create_topics(world, topic("t"), topic("u"))
+    assert incremental_alter_configs(world, resource, ("u", [("flush.ms", SET, "3")])) == [error, "none"]
     assert (settings_of(world, "t"), settings_of(world, "u")) == ({}, {"flush.ms": "3"})
 
 
 def test_duplicate_resource_and_validate_only_change_nothing() -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     good: Resource = ("t", [("flush.ms", SET, "3")])
     end = world.metadata.log.end
-    assert alter(world, good, good) == ["invalid_request"] * 2
-    assert alter(world, good, validate_only=True) == ["none"]
+    assert incremental_alter_configs(world, good, good) == ["invalid_request"] * 2
+    assert incremental_alter_configs(world, good, validate_only=True) == ["none"]
     assert world.metadata.log.end == end
-    assert alter(world, good) == ["none"]
+    assert incremental_alter_configs(world, good) == ["none"]
     end = world.metadata.log.end
-    assert alter(world, good) == ["none"]
+    assert incremental_alter_configs(world, good) == ["none"]
     assert world.metadata.log.end == end, "a setting that stays as it is needs no record"
-    assert replace_all(world, "t", [("flush.ms", None)]) == "invalid_request"
-    assert replace_all(world, "t", [("flush.ms", "1"), ("flush.ms", "2")]) == "invalid_request"
+    assert alter_configs(world, "t", [("flush.ms", None)]) == "invalid_request"
+    assert alter_configs(world, "t", [("flush.ms", "1"), ("flush.ms", "2")]) == "invalid_request"
 
 
 @pytest.mark.clause("T-6")
 def test_3000_config_changes_in_one_request_are_one_transaction() -> None:
     world = AdminWorld()
-    create(world, *(topic(f"t{number}") for number in range(500)))
+    create_topics(world, *(topic(f"t{number}") for number in range(500)))
     keys = ("flush.ms", "flush.messages", "retention.ms", "retention.bytes", "segment.ms")
     before = world.metadata.kinds().count("begin")
     pairs: list[Setting] = [*((key, SET, "77") for key in keys), ("segment.bytes", SET, "5000")]
-    assert alter(world, *((f"t{number}", pairs) for number in range(500))) == ["none"] * 500
+    assert incremental_alter_configs(world, *((f"t{number}", pairs) for number in range(500))) == ["none"] * 500
     assert sum(len(settings_of(world, f"t{number}")) for number in range(500)) == 3000
     assert world.metadata.kinds().count("begin") == before + 1

@@ -15,7 +15,7 @@ from reference_broker.apis.groups import (
 )
 from reference_broker.apis.tests.admin_world import AdminCall
 from reference_broker.apis.tests.declared import key_of
-from reference_broker.apis.tests.messages import filled
+from reference_broker.apis.tests.messages import message_from
 from reference_broker.groups.tests.membership_world import MembershipWorld
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -55,7 +55,7 @@ class Broker:
         self.ports = self.world.ports
 
     def send(self, key: ApiKey, version: int, **values: Any) -> "GroupCall":
-        body = filled(body_class(key, "request"), values)
+        body = message_from(body_class(key, "request"), values)
         frame = b"".join(encode_request(key, version, 1, "tester", body))[4:]
         header, offset = read_request_header(memoryview(frame))
         assert (header.api_key, header.api_version) == (key, version)
@@ -85,7 +85,7 @@ class GroupCall(AdminCall):
         return decode_response(self.key, self.api_version, frame)[1]
 
 
-def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
+def join_group(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
     return broker.request(
         ApiKey.JOIN_GROUP,
         version,
@@ -101,9 +101,9 @@ def join(broker: Broker, version: int, member_id: str = "", **more: Any) -> Any:
 
 def member_of(broker: Broker, version: int = 9, **more: Any) -> str:
     """Return the only member of a stable group."""
-    joined = join(broker, version, **more)
+    joined = join_group(broker, version, **more)
     if joined.error_code == ErrorCode.member_id_required:
-        joined = join(broker, version, joined.member_id, **more)
+        joined = join_group(broker, version, joined.member_id, **more)
     broker.request(
         ApiKey.SYNC_GROUP,
         4,

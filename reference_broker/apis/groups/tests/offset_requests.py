@@ -9,11 +9,11 @@ from kio.static.primitive import i8, i32, i64
 
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.tests.topic_requests import creation_of
+from reference_broker.apis.tests.topic_requests import create_topics_request
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.wire.retired_fields import OffsetCommitRequest
 
-NOTHING = [(0, -1, -1, "", 0)]
+NO_COMMITTED_OFFSET = [(0, -1, -1, "", 0)]
 
 
 def find_coordinators(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
@@ -25,16 +25,16 @@ def find_coordinators(world: AdminWorld, *groups: str, kind: int = 0) -> list[tu
     ]
 
 
-def led() -> AdminWorld:
+def world_with_offsets_topic() -> AdminWorld:
     """Return a world with the offsets topic and topic ``t``."""
     world = AdminWorld(offsets_topic_num_partitions="5")
     find_coordinators(world, "g")
-    world.request(k19_create_topics, creation_of("t"))
+    world.request(k19_create_topics, create_topics_request("t"))
     world.settle()
     return world
 
 
-def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = "m") -> OffsetCommitRequest:
+def commit_request(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = "m") -> OffsetCommitRequest:
     partition = OffsetCommitRequestPartition(
         partition_index=i32(0), committed_offset=i64(offset), committed_leader_epoch=i32(2), committed_metadata=metadata
     )
@@ -42,7 +42,7 @@ def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = 
     return OffsetCommitRequest(group_id=GroupId(group), member_id="", topics=topics)
 
 
-def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
+def fetch_request(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
     topics = None if topic is None else (OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(i32(0),)),)
     return OffsetFetchRequest(
         groups=tuple(OffsetFetchRequestGroup(group_id=GroupId(group), topics=topics) for group in groups)

@@ -9,11 +9,11 @@ from kio.static.primitive import i32, i64Timedelta
 
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch
 from reference_broker.apis.groups.tests.offset_requests import (
-    NOTHING,
-    commit,
-    fetch,
-    led,
+    NO_COMMITTED_OFFSET,
+    commit_request,
+    fetch_request,
     offsets_of,
+    world_with_offsets_topic,
 )
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
@@ -46,7 +46,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 
 @pytest.mark.parametrize("client", ["client", "__admin_client"])
 def test_produce_to_offsets_topic_is_rejected_for_any_client_id(client: str) -> None:
-    world = led()
+    world = world_with_offsets_topic()
     call = AdminCall(9)
     call.client_id = client
     batch = build([Record(timestamp_ms=NOW.wall_ms, key=b"k", value=b"v")])
@@ -57,24 +57,26 @@ def test_produce_to_offsets_topic_is_rejected_for_any_client_id(client: str) -> 
 
 
 def test_committed_offset_is_visible_to_its_group_only() -> None:
-    world = led()
-    response = world.request(k08_offset_commit, commit())
+    world = world_with_offsets_topic()
+    response = world.request(k08_offset_commit, commit_request())
     assert [int(partition.error_code) for topic in response.topics for partition in topic.partitions] == [
         ErrorCode.none
     ]
-    response = world.request(k09_offset_fetch, fetch("g", "h"))
+    response = world.request(k09_offset_fetch, fetch_request("g", "h"))
     assert [group.group_id for group in response.groups] == ["g", "h"]
     assert offsets_of(response) == [(0, 5, 2, "m", 0)]
-    assert offsets_of(response, 1) == NOTHING
-    assert offsets_of(world.request(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
-    assert world.request(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
+    assert offsets_of(response, 1) == NO_COMMITTED_OFFSET
+    assert offsets_of(world.request(k09_offset_fetch, fetch_request("g", topic=None))) == [(0, 5, 2, "m", 0)]
+    assert world.request(k09_offset_fetch, fetch_request("h", topic=None)).groups[0].topics == ()
 
 
 @pytest.mark.parametrize(("version", "lasts"), [(2, False), (3, False), (4, False), (5, True), (9, True)])
 def test_offset_commit_versions_2_to_4_set_retention_time(version: int, lasts: bool) -> None:
-    world = led()
+    world = world_with_offsets_topic()
     minute = i64Timedelta.parse(timedelta(minutes=1))
-    frame = memoryview(b"".join(encode_request(8, version, 1, "c", replace(commit(), retention_time=minute))))[4:]
+    frame = memoryview(b"".join(encode_request(8, version, 1, "c", replace(commit_request(), retention_time=minute))))[
+        4:
+    ]
     _, offset = read_request_header(frame)
     world.request(k08_offset_commit, decode_request(8, version, frame, offset), version)
     (partition,) = (each for each in world.broker.groups.active() if each.offsets.count)
@@ -86,38 +88,38 @@ def test_errors_are_top_level_or_per_partition_by_version() -> None:
     """Version 1 has no top-level error."""
     world = AdminWorld()
     code = int(ErrorCode.not_coordinator)
-    newest = world.request(k09_offset_fetch, fetch("g"))
+    newest = world.request(k09_offset_fetch, fetch_request("g"))
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
-    assert offsets_of(world.request(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
-    response = world.request(k08_offset_commit, commit())
+    assert offsets_of(world.request(k09_offset_fetch, fetch_request("g"), 1)) == [(0, -1, -1, "", code)]
+    response = world.request(k08_offset_commit, commit_request())
     assert [int(partition.error_code) for topic in response.topics for partition in topic.partitions] == [code]
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
 def test_commit_to_deleted_group_returns_error_of_version(version: int, code: Error) -> None:
-    response = led().request(
-        k08_offset_commit, replace(commit(), generation_id_or_member_epoch=i32(1), member_id="m"), version
+    response = world_with_offsets_topic().request(
+        k08_offset_commit, replace(commit_request(), generation_id_or_member_epoch=i32(1), member_id="m"), version
     )
     assert response.topics[0].partitions[0].error_code == code
 
 
 @pytest.mark.parametrize("version", range(2, 10))
 def test_offset_commit_in_every_version(version: int) -> None:
-    world = led()
-    data = b"".join(bytes(each) for each in encode_request(8, version, 1, "c", commit()))
+    world = world_with_offsets_topic()
+    data = b"".join(bytes(each) for each in encode_request(8, version, 1, "c", commit_request()))
     decoded: Any = decode_request(8, version, data[4:], 8 + 2 + 1 + (version >= 8))
     response = world.request(k08_offset_commit, decoded, version)
     frame = b"".join(bytes(each) for each in encode_response(8, version, 1, response))
     assert decode_response(8, version, frame[4:])[1] == response
     epoch = 2 if version >= 6 else -1
-    assert offsets_of(world.request(k09_offset_fetch, fetch("g"))) == [(0, 5, epoch, "m", 0)]
+    assert offsets_of(world.request(k09_offset_fetch, fetch_request("g"))) == [(0, 5, epoch, "m", 0)]
 
 
 @pytest.mark.clause("D-1")
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize(("epoch", "retention_ms"), [(7, 60_000), (7, -1), (-1, 60_000), (7, 2**63 - 1)])
 def test_offset_commit_1000_sets_retention_time_like_versions_2_to_4(epoch: int, retention_ms: int, level: int) -> None:
-    world = led()
+    world = world_with_offsets_topic()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: level})
     world.broker.groups.offset_manager._image = lambda: image
     partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=5, metadata_epoch=epoch)
@@ -134,7 +136,7 @@ def test_offset_commit_1000_sets_retention_time_like_versions_2_to_4(epoch: int,
 @pytest.mark.clause("M-7")
 @pytest.mark.clause("M-9")
 def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
-    world = led()
+    world = world_with_offsets_topic()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
     world.broker.groups.offset_manager._image = lambda: image  # The feature level alone, without its broadcasts.
 
@@ -163,7 +165,7 @@ def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
 
 @pytest.mark.clause("M-6", "M-9")
 def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
-    world = led()
+    world = world_with_offsets_topic()
     image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
     world.broker.groups.offset_manager._image = lambda: image
 

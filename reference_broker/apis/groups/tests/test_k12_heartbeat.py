@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.groups.tests.membership_broker import Broker, join, member_of, versions
+from reference_broker.apis.groups.tests.membership_broker import Broker, join_group, member_of, versions
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -22,7 +22,7 @@ def test_heartbeat_in_each_version(version: int) -> None:
     ):
         fields: dict[str, Any] = {"group_id": "g", "member_id": member_id, **fields_sent}
         assert broker.request(ApiKey.HEARTBEAT, version, **fields).error_code == error
-    join(Broker(), 9)
+    join_group(Broker(), 9)
     broker.send(
         ApiKey.JOIN_GROUP,
         3,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.groups.tests.membership_broker import Broker, join, versions
+from reference_broker.apis.groups.tests.membership_broker import Broker, join_group, versions
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -12,7 +12,7 @@ from reference_broker.wire.errors import ErrorCode
 @pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
 def test_sync_group_in_each_version(version: int) -> None:
     broker = Broker()
-    joined = join(broker, 3)
+    joined = join_group(broker, 3)
     fields: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id}
     if version >= 5:
         refused = broker.request(ApiKey.SYNC_GROUP, version, **fields, protocol_type="consumer")

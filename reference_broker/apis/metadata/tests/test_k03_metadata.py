@@ -13,7 +13,15 @@ from reference_broker.apis.metadata import k03_metadata, k75_describe_topic_part
 from reference_broker.apis.metadata.described_topics import DescribedTopics
 from reference_broker.apis.tests.admin_world import AdminWorld
 from reference_broker.apis.tests.three_brokers import Cluster, with_topic
-from reference_broker.apis.tests.topic_requests import create, creation_of, delete, grow, named, topic, topics_of
+from reference_broker.apis.tests.topic_requests import (
+    by_name,
+    create_partitions,
+    create_topics,
+    create_topics_request,
+    delete_topics,
+    topic,
+    topics_of,
+)
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
@@ -64,7 +72,7 @@ def described(
 
 def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
     world = AdminWorld()
-    create(world, topic("a", 2), topic("b"))
+    create_topics(world, topic("a", 2), topic("b"))
     response = metadata(world)
     assert topics_of(response) == [("a", "none", 2), ("b", "none", 1)]
     assert [(broker.node_id, broker.host, broker.port) for broker in response.brokers] == [(1, "127.0.0.1", 9092)]
@@ -77,13 +85,13 @@ def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
 @pytest.mark.parametrize(("version", "count"), [(0, 2), (1, 0), (13, 0)])
 def test_empty_topic_list_means_all_only_in_version_0(version: int, count: int) -> None:
     world = AdminWorld()
-    create(world, topic("a"), topic("b"))
+    create_topics(world, topic("a"), topic("b"))
     assert len(metadata(world, (), version=version).topics) == count
 
 
 def test_topics_by_name_are_in_request_order_without_duplicates() -> None:
     world = AdminWorld()
-    create(world, topic("a"), topic("b"))
+    create_topics(world, topic("a"), topic("b"))
     assert topics_of(metadata(world, ("b", "nope", "a", "b", "no good"))) == [
         ("b", "none", 1),
         ("nope", "unknown_topic_or_partition", 0),
@@ -95,7 +103,7 @@ def test_topics_by_name_are_in_request_order_without_duplicates() -> None:
 
 def test_topics_by_id_from_version_12() -> None:
     world = AdminWorld()
-    (made,) = create(world, topic("a"))
+    (made,) = create_topics(world, topic("a"))
     known, unknown = metadata(world, ids=(made.topic_id, UUID(int=5))).topics
     assert (known.name, known.topic_id, known.error_code) == ("a", made.topic_id, ErrorCode.none)
     assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, UUID(int=5), ErrorCode.unknown_topic_id)
@@ -134,7 +142,7 @@ def test_metadata_log_topic_is_not_auto_created() -> None:
 
 def test_authorized_operations_of_topic_only_on_request() -> None:
     world = AdminWorld()
-    create(world, topic("a"))
+    create_topics(world, topic("a"))
     assert metadata(world).topics[0].topic_authorized_operations == -(2**31)
     assert metadata(world, operations=True).topics[0].topic_authorized_operations == 3576
 
@@ -170,10 +178,10 @@ def test_authorized_operations_are_returned_for_unknown_topics() -> None:
 
 def test_topic_description_is_cached_until_topic_changes() -> None:
     world = AdminWorld()
-    create(world, topic("a"), topic("b"))
+    create_topics(world, topic("a"), topic("b"))
     first, again = metadata(world), metadata(world, operations=True)
     assert again.topics[0].partitions is first.topics[0].partitions
-    grow(world, "a", 2)
+    create_partitions(world, "a", 2)
     later = metadata(world)
     assert topics_of(later) == [("a", "none", 2), ("b", "none", 1)]
     assert later.topics[1].partitions is first.topics[1].partitions
@@ -187,10 +195,10 @@ def test_cached_description_of_deleted_topic_is_dropped() -> None:
         for each in cache.topics.values():
             run_to_end(responses.find(cache, each, 0))
 
-    create(world, topic("a"), topic("b"))
+    create_topics(world, topic("a"), topic("b"))
     find_all()
-    delete(world, named("a"))
-    create(world, topic("c"))
+    delete_topics(world, by_name("a"))
+    create_topics(world, topic("c"))
     find_all()
     assert list(responses.by_name) == ["b", "c"]
 
@@ -207,7 +215,7 @@ def test_description_of_brokers_is_cached_until_they_change() -> None:
 
 def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
     world = AdminWorld()
-    create(world, topic("a"), topic("b"))
+    create_topics(world, topic("a"), topic("b"))
     metadata(world, operations=True)
     first, again = metadata(world, version=1000), metadata(world, ("a", "b", "gone"), version=1000)
     assert {type(each) for each in again.topics} == {MetadataTopic1000}
@@ -217,7 +225,7 @@ def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
         ("gone", ErrorCode.unknown_topic_or_partition, 0),
     ]
     assert again.topics[0] is first.topics[0]
-    grow(world, "a", 2)
+    create_partitions(world, "a", 2)
     later = metadata(world, version=1000)
     assert [len(each.partitions) for each in later.topics] == [2, 1]
     assert later.topics[1] is first.topics[1]
@@ -226,7 +234,7 @@ def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
 @pytest.mark.clause("M-4")
 def test_metadata_1001_returns_topic_ids_and_leader_epochs() -> None:
     world = AdminWorld()
-    create(world, topic("a"))
+    create_topics(world, topic("a"))
     page, later = (metadata(world, ("a", "gone"), version=version) for version in (1000, 1001))
     known = world.metadata.loader.image.topics["a"]
     assert later.topics[0].topic_id.bytes == known.topic_id
@@ -238,7 +246,7 @@ def test_metadata_1001_returns_topic_ids_and_leader_epochs() -> None:
 def test_uncommitted_topic_is_not_returned() -> None:
     world = AdminWorld()
     world.auto = False
-    world.send(k19_create_topics, creation_of("a"))
+    world.send(k19_create_topics, create_topics_request("a"))
     assert topics_of(metadata(world, ("a",))) == [("a", "unknown_topic_or_partition", 0)]
     world.settle()
     assert topics_of(metadata(world, ("a",))) == [("a", "none", 1)]
@@ -246,7 +254,7 @@ def test_uncommitted_topic_is_not_returned() -> None:
 
 def test_partition_without_live_leader_returns_leader_not_available() -> None:
     world = AdminWorld()
-    create(world, topic("a"))
+    create_topics(world, topic("a"))
     world.broker.metadata = without_brokers(world.broker.metadata)
     (partition,) = metadata(world).topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (ErrorCode.leader_not_available, -1)

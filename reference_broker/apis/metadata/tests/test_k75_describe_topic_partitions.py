@@ -8,12 +8,12 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.metadata import k75_describe_topic_partitions
 from reference_broker.apis.tests.admin_world import AdminWorld
-from reference_broker.apis.tests.topic_requests import create, topic, topics_of
+from reference_broker.apis.tests.topic_requests import create_topics, topic, topics_of
 
 
 def test_partition_pages_follow_cursor() -> None:
     world = AdminWorld()
-    create(world, topic("a", 3), topic("b", 3))
+    create_topics(world, topic("a", 3), topic("b", 3))
     seen, cursor, pages = [], None, 0
     while True:
         body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=i32(2), cursor=cursor)
@@ -28,7 +28,7 @@ def test_partition_pages_follow_cursor() -> None:
 
 def test_invalid_cursor_returns_invalid_request() -> None:
     world = AdminWorld()
-    create(world, topic("a", 3), topic("b", 3))
+    create_topics(world, topic("a", 3), topic("b", 3))
 
     def page(cursor: Cursor, *names: str, limit: int = 2000) -> Any:
         topics = tuple(TopicRequest(name=TopicName(name)) for name in names)
@@ -55,7 +55,7 @@ def test_invalid_cursor_returns_invalid_request() -> None:
 
 def test_described_partitions_have_empty_lists_instead_of_null() -> None:
     world = AdminWorld()
-    create(world, topic("a"))
+    create_topics(world, topic("a"))
     names = tuple(TopicRequest(name=TopicName(name)) for name in ("nope", "a", ".."))
     response = world.request(k75_describe_topic_partitions, DescribeTopicPartitionsRequest(topics=names))
     assert topics_of(response) == [

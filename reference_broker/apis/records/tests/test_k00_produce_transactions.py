@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, errors_of, produced
+from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, errors_of, produced_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
@@ -123,7 +123,7 @@ def test_later_batches_of_verified_transaction_are_appended_at_once(world: Trans
 def test_batch_for_partition_outside_transaction_is_rejected(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
     world.link.respond({A: ErrorCode.invalid_txn_state})
-    refused, taken = produced(call)
+    refused, taken = produced_partitions(call)
     assert (refused.error_code, taken.error_code, world.ends) == (ErrorCode.invalid_txn_state, ErrorCode.none, [0, 1])
     assert "not added to the transaction" in (refused.error_message or "")
 
@@ -146,7 +146,7 @@ def test_verification_error_is_mapped_for_producer(
     call = world.produce_to(transactional(), version=version)
     world.link.respond({A: error})
     assert (errors_of(call), world.ends) == ([returned], [0, 0])
-    assert (produced(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
+    assert (produced_partitions(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
 
 
 @pytest.mark.clause("ReplicaManagerTest.testVerificationErrorConversions")
@@ -160,7 +160,7 @@ def test_verification_error_is_mapped_for_producer(
 def test_unreachable_coordinator_is_named_in_error_message(world: TransactionWorld, error: ErrorCode) -> None:
     call = world.produce_to(transactional())
     world.link.respond({A: error})
-    (refused,) = produced(call)
+    (refused,) = produced_partitions(call)
     assert (refused.error_code, world.ends) == (ErrorCode.not_enough_replicas, [0, 0])
     assert refused.error_message == f"the transaction's coordinator could not be reached: {error_name(error)}"
 
@@ -256,7 +256,7 @@ def test_retry_of_appended_batch_starts_no_transaction(world: TransactionWorld) 
     world.end()
     call = world.produce_to(transactional())
     world.link.respond()
-    (response,) = produced(call)
+    (response,) = produced_partitions(call)
     assert (response.error_code, response.base_offset, world.ends) == (ErrorCode.none, 0, [2, 0])
 
 
@@ -345,7 +345,7 @@ def test_internal_topics_are_rejected_without_verification(world: TransactionWor
 
 def test_leadership_lost_during_verification_returns_not_leader(world: TransactionWorld) -> None:
     call = world.produce_to(transactional())
-    world.elsewhere(0)
+    world.move_leader(0)
     world.link.respond()
     assert (errors_of(call), world.ends) == ([ErrorCode.not_leader_or_follower], [0, 0])
 

@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.apis.records.tests.sliced_fetches import slices_of_one
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import ReplicatedWorld, partitions_of, wanted
+from reference_broker.apis.tests.replicated_world import ReplicatedWorld, fetch_partition, partitions_of
 from reference_broker.replication.partitions import Partition
 
 PARTITIONS = 4
@@ -21,7 +21,7 @@ def world() -> Iterator[ReplicatedWorld]:
 
 def fetch_all(world: ReplicatedWorld, follower: int) -> FakeCall:
     """Fetch from the log end of all partitions, as a follower that has all records."""
-    return world.follow(follower, 0, 0, [wanted(2, index) for index in range(PARTITIONS)], max_wait_ms=0)
+    return world.follow(follower, 0, 0, [fetch_partition(2, index) for index in range(PARTITIONS)], max_wait_ms=0)
 
 
 def step(world: ReplicatedWorld) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.tests.fetch_world import FakeCall
-from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, partitions_of, wanted
+from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, fetch_partition, partitions_of
 from reference_broker.replication.tests.leader_world import registered
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -26,7 +26,7 @@ def make(records: int = 3, settings: dict[str, str] = SELECTOR, **state: Any) ->
 def copied(world: ReplicatedWorld, **offsets: int) -> None:
     """Make followers ``two`` and ``three`` fetch from these offsets."""
     for name, offset in offsets.items():
-        world.follow({"two": 2, "three": 3}[name], 0, -1, [wanted(offset)], max_wait_ms=0)
+        world.follow({"two": 2, "three": 3}[name], 0, -1, [fetch_partition(offset)], max_wait_ms=0)
 
 
 def consume(
@@ -91,7 +91,7 @@ def test_most_recently_caught_up_replica_is_preferred_among_equal_logs() -> None
 
 def test_follower_with_idle_session_is_caught_up_by_last_fetch() -> None:
     world = make()
-    session_id = world.joined(2, 3)
+    session_id = world.open_follower_session(2, 3)
     world.pass_ms(5)
     copied(world, three=3)
     world.follow(2, session_id, 1, max_wait_ms=0)  # It gets the high watermark. Then nothing changes any more.
@@ -112,7 +112,7 @@ def test_replica_not_known_to_have_offset_is_not_preferred() -> None:
 def test_replica_with_later_log_start_is_not_preferred() -> None:
     world = make()
     for follower in (2, 3):
-        world.follow(follower, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
+        world.follow(follower, 0, -1, [fetch_partition(3, log_start=2)], max_wait_ms=0)
     assert preferred(world, 1) == -1
     assert preferred(world, 2) == 3
 
@@ -135,7 +135,7 @@ def test_follower_fetch_gets_no_preferred_read_replica() -> None:
     world = make()
     copied(world, two=3, three=3)
     request = FetchRequest(
-        replica_id=2, replica_epoch=102, rack_id="far", topics=[FetchTopic("events", NO_ID, [wanted(0)])]
+        replica_id=2, replica_epoch=102, rack_id="far", topics=[FetchTopic("events", NO_ID, [fetch_partition(0)])]
     )
     assert partitions_of(world.send(request, "follower-2").response)[0].preferred_read_replica == -1
 

@@ -12,8 +12,8 @@ from reference_broker.apis.records import k02_list_offsets
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import (
     ReplicatedWorld,
+    fetch_partition,
     partitions_of,
-    wanted,
 )
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.batch import iterate
@@ -47,26 +47,26 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
 
 @pytest.mark.clause("F-22")
 def test_follower_reads_uncommitted_records_and_consumer_waits(world: ReplicatedWorld) -> None:
-    sessions = {each: world.joined(each) for each in (2, 3)}
+    sessions = {each: world.open_follower_session(each) for each in (2, 3)}
     consumer = world.consume(0)
     follower = world.follow(2, sessions[2], 1)
-    world.put()
+    world.send_produce()
     assert consumer.waiting
     data = partitions_of(follower.response)[0]
     assert (data.high_watermark, len(list(iterate(data.records or b"")))) == (0, 1)
-    world.follow(2, sessions[2], 2, [wanted(1)])
+    world.follow(2, sessions[2], 2, [fetch_partition(1)])
     assert consumer.waiting
-    world.follow(3, sessions[3], 1, [wanted(1)])
+    world.follow(3, sessions[3], 1, [fetch_partition(1)])
     assert partitions_of(consumer.response)[0].high_watermark == 1
     assert len(partitions_of(consumer.response)[0].records or b"") > 0
 
 
 def test_high_watermark_is_sent_to_follower_without_completing_its_fetch(world: ReplicatedWorld) -> None:
-    sessions = {each: world.joined(each) for each in (2, 3)}
-    world.put()
-    first = world.follow(2, sessions[2], 1, [wanted(1)])
+    sessions = {each: world.open_follower_session(each) for each in (2, 3)}
+    world.send_produce()
+    first = world.follow(2, sessions[2], 1, [fetch_partition(1)])
     assert first.waiting
-    second = world.follow(3, sessions[3], 1, [wanted(1)])
+    second = world.follow(3, sessions[3], 1, [fetch_partition(1)])
     assert (world.partition.log.high_watermark, first.waiting, second.waiting) == (1, True, True)
     world.pass_ms(500)
     assert [partitions_of(call.response)[0].high_watermark for call in (first, second)] == [1, 1]
@@ -80,14 +80,14 @@ def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld, *, is
     """Scenario 31, at the leader: idle partitions, then one append, all through sessions. The requests of a session
     that is evicted count, too."""
     world.leaders.start()
-    sessions = {each: world.joined(each, partitions=2) for each in (2, 3)}
+    sessions = {each: world.open_follower_session(each, partitions=2) for each in (2, 3)}
     for epoch in range(1, 3 * LAG_MS // 500):
         for follower, session_id in sessions.items():
             world.follow(follower, session_id, epoch)
         world.pass_ms(500)
     if is_closed:
         world.broker.fetch_sessions.close(sessions[2], "evicted")
-    world.put(acks=1)
+    world.send_produce(acks=1)
     world.pass_ms(LAG_MS - 1000)
     assert not world.alter_requests
     world.pass_ms(LAG_MS)
@@ -95,7 +95,7 @@ def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld, *, is
 
 
 def test_parked_follower_fetch_completes_when_leader_takes_partition_up(world: ReplicatedWorld) -> None:
-    session_id = world.joined(2)
+    session_id = world.open_follower_session(2)
     world.pass_ms(2000)
     call = world.follow(2, session_id, 1)
     world.pass_ms(400)
@@ -106,7 +106,7 @@ def test_parked_follower_fetch_completes_when_leader_takes_partition_up(world: R
 
 
 def test_follower_fetches_wait_shortly_after_leader_takes_partition_up(world: ReplicatedWorld) -> None:
-    session_id = world.joined(2)
+    session_id = world.open_follower_session(2)
     world.pass_ms(2000)
     world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
     for epoch, waits_ms in enumerate([20] * 50 + [500], 1):
@@ -118,7 +118,7 @@ def test_follower_fetches_wait_shortly_after_leader_takes_partition_up(world: Re
 
 
 def test_other_fetches_stay_parked_when_leader_takes_partition_up(world: ReplicatedWorld) -> None:
-    session_id = world.joined(2)
+    session_id = world.open_follower_session(2)
     world.pass_ms(2000)
     calls = [world.follow(2, session_id, 1), world.consume(0)]
     world.leaders.leads(world.led[1], PartitionImage((1, 3), (1, 3), 1, 2, 1))
@@ -130,13 +130,17 @@ def test_other_fetches_stay_parked_when_leader_takes_partition_up(world: Replica
 
 @pytest.mark.clause("F-22", "ReplicaManagerTest.testFollowerStateNotUpdatedIfLogReadFails")
 def test_diverging_or_rejected_fetch_records_no_progress(world: ReplicatedWorld) -> None:
-    world.put(acks=1)
+    world.send_produce(acks=1)
     world.state(world.partition, (1, 2, 3), leader_epoch=2, partition_epoch=1)
-    world.put(acks=1)
+    world.send_produce(acks=1)
     for follower in (2, 3):
-        diverging = world.follow(follower, 0, -1, [wanted(2, leader_epoch=2, last_epoch=1)], max_wait_ms=0)
+        diverging = world.follow(follower, 0, -1, [fetch_partition(2, leader_epoch=2, last_epoch=1)], max_wait_ms=0)
         assert partitions_of(diverging.response)[0].diverging_epoch == EpochEndOffset(0, 1)
-        for refused in (wanted(2, leader_epoch=1), wanted(2, leader_epoch=3), wanted(9, leader_epoch=2)):
+        for refused in (
+            fetch_partition(2, leader_epoch=1),
+            fetch_partition(2, leader_epoch=3),
+            fetch_partition(9, leader_epoch=2),
+        ):
             assert partitions_of(world.follow(follower, 0, -1, [refused], max_wait_ms=0).response)[0].error_code
     assert world.partition.log.high_watermark == 0
 
@@ -148,15 +152,19 @@ def test_non_replica_and_stale_broker_epoch_are_rejected(world: ReplicatedWorld)
         (4, -1, -1, ErrorCode.not_leader_or_follower),
         (2, broker_epoch_of(2) - 1, 0, ErrorCode.not_leader_or_follower),
     ):
-        response = world.follow(follower, 0, 0, [wanted(0, leader_epoch=leader_epoch)], broker_epoch=epoch).response
+        response = world.follow(
+            follower, 0, 0, [fetch_partition(0, leader_epoch=leader_epoch)], broker_epoch=epoch
+        ).response
         assert partitions_of(response)[0].error_code == error
 
 
 @pytest.mark.clause("F-14", "ReplicaManagerTest.testFetchMessagesWhenNotFollowerForOnePartition")
 def test_non_replica_of_one_partition_is_served_others(world: ReplicatedWorld) -> None:
-    world.put(0, 1, acks=1)
+    world.send_produce(0, 1, acks=1)
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
-    response = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).response)
+    response = partitions_of(
+        world.follow(3, 0, 0, [fetch_partition(0, 0), fetch_partition(0, 1, leader_epoch=1)]).response
+    )
     assert [(index, data.error_code, bool(data.records)) for index, data in response.items()] == [
         (0, ErrorCode.none, True),
         (1, ErrorCode.unknown_leader_epoch, False),
@@ -164,16 +172,16 @@ def test_non_replica_of_one_partition_is_served_others(world: ReplicatedWorld) -
 
 
 def test_fetch_that_commits_returns_new_high_watermark(world: ReplicatedWorld) -> None:
-    world.put(acks=1)
-    world.put(acks=1)
-    world.follow(2, 0, -1, [wanted(1)], max_wait_ms=0)
-    response = world.follow(3, 0, -1, [wanted(1)], max_wait_ms=0).response
+    world.send_produce(acks=1)
+    world.send_produce(acks=1)
+    world.follow(2, 0, -1, [fetch_partition(1)], max_wait_ms=0)
+    response = world.follow(3, 0, -1, [fetch_partition(1)], max_wait_ms=0).response
     assert partitions_of(response)[0].high_watermark == 1
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchBeyondHighWatermark")
 def test_offset_beyond_high_watermark_waits_and_beyond_log_is_out_of_range(world: ReplicatedWorld) -> None:
-    world.put(acks=1)
+    world.send_produce(acks=1)
     within = world.consume(1)
     assert within.waiting
     assert partitions_of(world.consume(2).response)[0].error_code == ErrorCode.offset_out_of_range
@@ -190,6 +198,6 @@ def test_new_leader_returns_offset_not_available_until_high_watermark_is_known()
     assert offsets(world, EARLIEST) == (ErrorCode.none, 0)
     assert offsets(world, LATEST, replica=2) == (ErrorCode.none, 3)
     for follower in (2, 3):
-        world.follow(follower, 0, -1, [wanted(3, leader_epoch=2)], max_wait_ms=0)
+        world.follow(follower, 0, -1, [fetch_partition(3, leader_epoch=2)], max_wait_ms=0)
     assert offsets(world, LATEST) == (ErrorCode.none, 3)
     assert offsets(world, later) == (ErrorCode.none, -1)

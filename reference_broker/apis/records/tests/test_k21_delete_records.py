@@ -6,7 +6,7 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
-from reference_broker.apis.tests.topic_requests import create, topic
+from reference_broker.apis.tests.topic_requests import create_topics, topic
 from reference_broker.replication.partitions import Partition
 
 
@@ -23,7 +23,7 @@ def delete_records(world: AdminWorld, *offsets: tuple[int, int], name: str = "t"
 
 def test_delete_records_up_to_offset_or_high_watermark() -> None:
     world = AdminWorld()
-    create(world, topic("t", 2))
+    create_topics(world, topic("t", 2))
     world.append("t", 0, 10)
     world.append("t", 1, 10)
     assert delete_records(world, (0, 4), (1, -1)) == [("none", 4), ("none", 10)]
@@ -33,7 +33,7 @@ def test_delete_records_up_to_offset_or_high_watermark() -> None:
 
 def test_delete_records_notifies_watchers_of_partition() -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     world.append("t", 0, 3)
     seen = []
 
@@ -48,7 +48,7 @@ def test_delete_records_notifies_watchers_of_partition() -> None:
 
 def test_invalid_delete_records_returns_error() -> None:
     world = AdminWorld()
-    create(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
+    create_topics(world, topic("t"), topic("c", configs=(("cleanup.policy", "compact"),)))
     world.append("t", 0, 3)
     assert delete_records(world, (0, 4), (0, -2), (5, 0)) == [
         ("offset_out_of_range", -1),

@@ -12,7 +12,7 @@ from reference_broker.apis.records import k21_delete_records
 from reference_broker.apis.tests.fetch_world import FakeCall
 from reference_broker.apis.tests.replicated_world import (
     ReplicatedWorld,
-    wanted,
+    fetch_partition,
 )
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 
@@ -41,9 +41,9 @@ def deleted(call: FakeCall) -> tuple[Error, int]:
 
 
 def test_closed_connection_of_delete_records_leaves_nothing_pending(world: ReplicatedWorld) -> None:
-    world.put(acks=1)
+    world.send_produce(acks=1)
     for follower in (2, 3):
-        world.follow(follower, 0, -1, [wanted(1)], max_wait_ms=0)
+        world.follow(follower, 0, -1, [fetch_partition(1)], max_wait_ms=0)
     call = deletion(world, 1, timeout_ms=1 << 30)
     call.hang_up()
     assert world.followers(world.partition).deletions == []
@@ -51,15 +51,15 @@ def test_closed_connection_of_delete_records_leaves_nothing_pending(world: Repli
 
 def test_delete_records_completes_when_all_replicas_have_log_start(world: ReplicatedWorld) -> None:
     for _ in range(3):
-        world.put(acks=1)
+        world.send_produce(acks=1)
     for follower in (2, 3):
-        world.follow(follower, 0, -1, [wanted(3)], max_wait_ms=0)
+        world.follow(follower, 0, -1, [fetch_partition(3)], max_wait_ms=0)
     call, late = deletion(world, 2), deletion(world, 1, timeout_ms=100)
     assert call.waiting
-    world.follow(2, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
+    world.follow(2, 0, -1, [fetch_partition(3, log_start=2)], max_wait_ms=0)
     world.pass_ms(100)
     assert deleted(late) == (ErrorCode.request_timed_out, 0)
-    world.follow(3, 0, -1, [wanted(3, log_start=2)], max_wait_ms=0)
+    world.follow(3, 0, -1, [fetch_partition(3, log_start=2)], max_wait_ms=0)
     assert deleted(call) == (ErrorCode.none, 2)
     assert deleted(deletion(world, 4)) == (ErrorCode.offset_out_of_range, -1)
 
@@ -67,5 +67,5 @@ def test_delete_records_completes_when_all_replicas_have_log_start(world: Replic
 def test_delete_records_of_partition_led_elsewhere_returns_not_leader(world: ReplicatedWorld) -> None:
     call = deletion(world, 0)
     assert deleted(call)[0] == ErrorCode.none if not call.waiting else True
-    world.elsewhere()
+    world.move_leader()
     assert deleted(deletion(world, 0)) == (ErrorCode.not_leader_or_follower, -1)

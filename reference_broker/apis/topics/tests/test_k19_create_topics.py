@@ -11,9 +11,16 @@ from reference_broker.apis.brokers import (
     k63_broker_heartbeat,
 )
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
-from reference_broker.apis.tests.controller_requests import heartbeat, registration
+from reference_broker.apis.tests.controller_requests import heartbeat_request, registration_request
 from reference_broker.apis.tests.three_brokers import Cluster, with_topic
-from reference_broker.apis.tests.topic_requests import create, delete, grow, growth_of, named, topic
+from reference_broker.apis.tests.topic_requests import (
+    by_name,
+    create_partitions,
+    create_partitions_request,
+    create_topics,
+    delete_topics,
+    topic,
+)
 from reference_broker.apis.topics import k19_create_topics, k37_create_partitions
 from reference_broker.wire.errors import ErrorCode
 
@@ -23,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
 )
 def test_created_topic_is_open_durable_and_returned_with_configs() -> None:
     world = AdminWorld()
-    (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
+    (result,) = create_topics(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 3, 1)
     values = {config.name: (config.value, config.config_source) for config in result.configs or ()}
     assert (values["retention.ms"], values["segment.bytes"]) == (("5000", 1), ("1073741824", 5))
@@ -37,7 +44,7 @@ def test_created_topic_is_open_durable_and_returned_with_configs() -> None:
 
 def test_minus_one_means_default_partitions_and_replication_factor() -> None:
     world = AdminWorld(num_partitions="4")
-    (result,) = create(world, topic("t", -1, -1))
+    (result,) = create_topics(world, topic("t", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 1)
 
 
@@ -48,7 +55,7 @@ def test_minus_one_means_default_partitions_and_replication_factor() -> None:
 def test_create_topics_validate_only_writes_nothing() -> None:
     world = AdminWorld()
     offset = world.controller.latest.provenance.offset
-    good, bad = create(world, topic("t", 2), topic("..", 2), validate_only=True)
+    good, bad = create_topics(world, topic("t", 2), topic("..", 2), validate_only=True)
     assert (good.error_code, bad.error_code) == (ErrorCode.none, ErrorCode.invalid_topic_exception)
     assert (world.controller.latest.provenance.offset, dict(world.broker.partitions.by_name)) == (offset, {})
 
@@ -95,8 +102,8 @@ def test_create_topics_validate_only_writes_nothing() -> None:
 )
 def test_invalid_topic_returns_error_and_others_are_created(wanted: CreatableTopic, error: ErrorCode) -> None:
     world = AdminWorld()
-    create(world, topic("x.y"))
-    bad, good = create(world, wanted, topic("good"))
+    create_topics(world, topic("x.y"))
+    bad, good = create_topics(world, wanted, topic("good"))
     assert (bad.error_code, good.error_code) == (error, ErrorCode.none)
     assert bad.error_message
     assert sorted(world.controller.image.topics) == ["good", "x.y"]
@@ -118,7 +125,7 @@ def test_invalid_topic_returns_error_and_others_are_created(wanted: CreatableTop
 )
 def test_request_with_too_many_partitions_creates_nothing(topics: list[CreatableTopic]) -> None:
     world = AdminWorld()
-    results = create(world, *topics)
+    results = create_topics(world, *topics)
     assert [result.error_code for result in results] == [ErrorCode.policy_violation] * len(topics)
     assert not world.controller.image.topics
 
@@ -126,13 +133,13 @@ def test_request_with_too_many_partitions_creates_nothing(topics: list[Creatable
 @pytest.mark.clause("ReplicationControlManagerTest.testValidateGoodManualPartitionAssignments")
 def test_manual_assignment_places_replicas() -> None:
     world = AdminWorld()
-    (result,) = create(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
+    (result,) = create_topics(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
     assert (result.error_code, result.num_partitions) == (ErrorCode.none, 2)
 
 
 def test_duplicate_topic_in_request_creates_nothing() -> None:
     world = AdminWorld()
-    twice, once = create(world, topic("t"), topic("u"), topic("t", 5))
+    twice, once = create_topics(world, topic("t"), topic("u"), topic("t", 5))
     assert (twice.name, twice.error_code, once.error_code) == ("t", ErrorCode.invalid_request, ErrorCode.none)
     assert list(world.controller.image.topics) == ["u"]
 
@@ -140,7 +147,7 @@ def test_duplicate_topic_in_request_creates_nothing() -> None:
 @pytest.mark.clause("T-2")
 def test_request_larger_than_batch_is_rejected_without_metadata_transactions() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
-    results = create(world, topic("a", 60), topic("b", 60))
+    results = create_topics(world, topic("a", 60), topic("b", 60))
     assert [result.error_code for result in results] == [ErrorCode.policy_violation] * 2
     assert not world.controller.latest.topics
 
@@ -159,13 +166,13 @@ def test_concurrent_create_topics_create_topic_once_after_sync() -> None:
 def test_full_disk_returns_error_and_node_keeps_running() -> None:
     world = AdminWorld()
     world.metadata.quorum.failing = 1
-    assert create(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
-    assert create(world, topic("t"))[0].error_code == ErrorCode.none
+    assert create_topics(world, topic("t"))[0].error_code == ErrorCode.kafka_storage_error
+    assert create_topics(world, topic("t"))[0].error_code == ErrorCode.none
 
 
 def test_restart_bumps_leader_epoch_and_keeps_records() -> None:
     world = AdminWorld()
-    create(world, topic("t"))
+    create_topics(world, topic("t"))
     world.append("t", 0, 5)
     again = world.restart(seed=2)
     partition = again.broker.partitions.by_name["t", 0]
@@ -180,12 +187,12 @@ def test_topic_of_10000_partitions_is_published_and_deleted_atomically() -> None
     world.metadata.loader.subscribe(
         lambda _, image: seen.append({name: len(one.partitions) for name, one in image.topics.items()})
     )
-    (result,) = create(world, topic("big", 10_000))
+    (result,) = create_topics(world, topic("big", 10_000))
     assert (result.error_code, result.num_partitions) == (ErrorCode.none, 10_000)
-    (again,) = create(world, topic("big", 10_000))
+    (again,) = create_topics(world, topic("big", 10_000))
     assert again.error_code == ErrorCode.topic_already_exists
     assert seen == [{"big": 10_000}]
-    assert delete(world, named("big"))[0].error_code == ErrorCode.none
+    assert delete_topics(world, by_name("big"))[0].error_code == ErrorCode.none
     assert seen[1:] == [{}]
 
 
@@ -194,7 +201,7 @@ def test_create_500_topics_in_one_request_is_published_atomically() -> None:
     world = AdminWorld()
     seen = []
     world.metadata.loader.subscribe(lambda _, image: seen.append(len(image.topics)))
-    results = create(world, *(topic(f"t.{number}", 3) for number in range(500)), topic("t_7"))
+    results = create_topics(world, *(topic(f"t.{number}", 3) for number in range(500)), topic("t_7"))
     errors = [result.error_code for result in results]
     assert (errors[:500], errors[500]) == ([ErrorCode.none] * 500, ErrorCode.invalid_topic_exception)
     assert seen == [500]
@@ -231,25 +238,25 @@ def test_create_topics_retried_after_failover_returns_topic_already_exists() -> 
 @pytest.mark.clause("ClusterControlManagerTest.testPlaceReplicas")
 def test_replicas_are_spread_over_unfenced_brokers_only() -> None:
     world = AdminWorld()
-    epoch = world.request(k62_broker_registration, registration()).broker_epoch
-    create(world, topic("before", 4))
+    epoch = world.request(k62_broker_registration, registration_request()).broker_epoch
+    create_topics(world, topic("before", 4))
     assert {partition.leader for partition in world.controller.image.topics["before"].partitions} == {1}
-    assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
-    assert not world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
-    create(world, topic("after", 4))
+    assert world.request(k63_broker_heartbeat, heartbeat_request(7, epoch)).is_fenced
+    assert not world.request(k63_broker_heartbeat, heartbeat_request(7, epoch)).is_fenced
+    create_topics(world, topic("after", 4))
     leaders = [partition.leader for partition in world.controller.image.topics["after"].partitions]
     assert leaders in ([1, 7, 1, 7], [7, 1, 7, 1])
     assert [name for name in world.broker.partitions.by_name if name[0] == "after"] == [
         ("after", index) for index, leader in enumerate(leaders) if leader == 1
     ]
-    world.request(k37_create_partitions, growth_of("after", 6))
+    world.request(k37_create_partitions, create_partitions_request("after", 6))
     grown = [partition.leader for partition in world.controller.image.topics["after"].partitions]
     assert grown == (leaders * 2)[:6]
 
 
 def test_created_topic_is_in_sync_and_leaders_are_spread() -> None:
     world = Cluster()
-    (result,) = create(world, topic(partitions=6, replication_factor=3))
+    (result,) = create_topics(world, topic(partitions=6, replication_factor=3))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
     partitions = world.controller.image.topics["t"].partitions
     assert all(
@@ -264,9 +271,9 @@ def test_created_topic_is_in_sync_and_leaders_are_spread() -> None:
 
 def test_replication_factor_minus_one_is_default_and_too_large_is_rejected() -> None:
     world = Cluster(default_replication_factor="2")
-    (result,) = create(world, topic(replication_factor=-1))
+    (result,) = create_topics(world, topic(replication_factor=-1))
     assert (result.error_code, result.replication_factor) == (ErrorCode.none, 2)
-    (refused,) = create(world, topic("u", replication_factor=4))
+    (refused,) = create_topics(world, topic("u", replication_factor=4))
     assert refused.error_code is ErrorCode.invalid_replication_factor
     assert "4 cannot be reached because only 3" in (refused.error_message or "")
 
@@ -277,7 +284,7 @@ def test_replication_factor_minus_one_is_default_and_too_large_is_rejected() -> 
 def test_replicas_on_fenced_brokers_are_not_in_sync() -> None:
     world = Cluster()
     world.beat(3, want_fence=True)
-    create(world, topic(partitions=4, replication_factor=3))
+    create_topics(world, topic(partitions=4, replication_factor=3))
     for partition in world.controller.image.topics["t"].partitions:
         assert sorted(partition.replicas) == [1, 2, 3]
         assert partition.isr == tuple(broker for broker in partition.replicas if broker != 3)
@@ -294,7 +301,7 @@ def test_assignment_to_fenced_brokers_only_is_rejected() -> None:
     world.beat(2, want_fence=True)
     world.beat(3, want_fence=True)
     wanted = topic("u", partitions=-1, replication_factor=-1, assignments=((0, (1, 2)), (1, (2, 3))))
-    assert create(world, wanted)[0].error_code is ErrorCode.invalid_replica_assignment
-    assert grow(world, "t", 2, assignments=((3, 2),)).error_code is ErrorCode.invalid_replica_assignment
-    assert grow(world, "t", 2, assignments=((3, 1),)).error_code is ErrorCode.none
+    assert create_topics(world, wanted)[0].error_code is ErrorCode.invalid_replica_assignment
+    assert create_partitions(world, "t", 2, assignments=((3, 2),)).error_code is ErrorCode.invalid_replica_assignment
+    assert create_partitions(world, "t", 2, assignments=((3, 1),)).error_code is ErrorCode.none
     assert (world.partition(1).leader, world.partition(1).isr) == (1, (1,))

@@ -27,7 +27,7 @@ def marker(
     )
 
 
-def write(world: ReplicatedWorld, *markers: WritableTxnMarker) -> FakeCall:
+def write_markers(world: ReplicatedWorld, *markers: WritableTxnMarker) -> FakeCall:
     call = FakeCall(9, "coordinator", 2)
     response = k27_write_txn_markers.handle(world.broker, call, WriteTxnMarkersRequest(markers=markers))
     if response is not None:

@@ -11,7 +11,7 @@ from reference_broker.apis.transactions.tests.marker_requests import (
     UNKNOWN_TOPIC_OR_PARTITION,
     marker,
     open_transaction,
-    write,
+    write_markers,
 )
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.wire.errors import Error, ErrorCode
@@ -35,7 +35,7 @@ def errors_of(call: FakeCall) -> dict[tuple[int, str, int], Error]:
 
 def test_response_is_sent_when_all_markers_are_replicated() -> None:
     world = ReplicatedWorld(partitions=2)
-    call = write(world, marker(0), marker(1, producer=8))
+    call = write_markers(world, marker(0), marker(1, producer=8))
     world.fetch(2, world.led[0], 1)
     world.fetch(3, world.led[0], 1)
     assert not call.closed
@@ -45,7 +45,7 @@ def test_response_is_sent_when_all_markers_are_replicated() -> None:
 
 def test_each_partition_of_each_marker_has_error() -> None:
     world = ReplicatedWorld(partitions=2)
-    call = write(world, marker(0, 5), marker(1, 0, producer=8), marker(0, topic="nowhere"))
+    call = write_markers(world, marker(0, 5), marker(1, 0, producer=8), marker(0, topic="nowhere"))
     replicate(world)
     assert errors_of(call) == {
         (7, "events", 0): NONE,
@@ -60,27 +60,29 @@ def test_each_partition_of_each_marker_has_error() -> None:
 
 def test_rejected_marker_gets_response_at_once() -> None:
     world = ReplicatedWorld()
-    assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors_of(write_markers(world, marker(5))) == {(7, "events", 5): UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_request_without_markers_returns_empty_response() -> None:
     world = ReplicatedWorld()
-    assert errors_of(write(world)) == {}
-    assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors_of(write_markers(world)) == {}
+    assert errors_of(write_markers(world, marker(), marker(5, producer=8))) == {
+        (8, "events", 5): UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 def test_marker_without_partitions_does_not_block_response() -> None:
     """In Kafka such a marker beside one that must be replicated leaves the request without a response."""
     world = ReplicatedWorld()
-    call = write(world, marker(0), marker(producer=8))
+    call = write_markers(world, marker(0), marker(producer=8))
     replicate(world)
     assert errors_of(call) == {(7, "events", 0): NONE}
 
 
 def test_stale_coordinator_epoch_is_fenced() -> None:
     world = ReplicatedWorld()
-    write(world, marker(0, coordinator=3))
-    assert errors_of(write(world, marker(0, coordinator=2))) == {
+    write_markers(world, marker(0, coordinator=3))
+    assert errors_of(write_markers(world, marker(0, coordinator=2))) == {
         (7, "events", 0): ErrorCode.transaction_coordinator_fenced
     }
     assert world.partition.log.log_end_offset == 1
@@ -90,7 +92,7 @@ def test_stale_coordinator_epoch_is_fenced() -> None:
 def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> None:
     world = ReplicatedWorld()
     open_transaction(world, epoch=4)
-    call = write(world, marker(0, epoch=4, version=version))
+    call = write_markers(world, marker(0, epoch=4, version=version))
     replicate(world)
     assert errors_of(call) == {(7, "events", 0): error}
 
@@ -98,7 +100,7 @@ def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> N
 def test_many_markers_are_written_in_slices() -> None:
     world = ReplicatedWorld()
     many = LOOKUP_US_PER_SLICE // 50
-    call = write(world, *[marker(0, producer=number) for number in range(many)])
+    call = write_markers(world, *[marker(0, producer=number) for number in range(many)])
     assert 0 < world.partition.log.log_end_offset < many
     world.pass_ms(0)
     assert world.partition.log.log_end_offset == many

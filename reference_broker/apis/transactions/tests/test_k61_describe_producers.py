@@ -16,7 +16,7 @@ from reference_broker.apis.transactions.tests.marker_requests import (
     UNKNOWN_TOPIC_OR_PARTITION,
     marker,
     open_transaction,
-    write,
+    write_markers,
 )
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE
 from reference_broker.replication.tests.timed_ports import START_MS
@@ -39,7 +39,7 @@ def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> P
 @pytest.mark.clause("X-12")
 def test_describe_producers_returns_open_transactions() -> None:
     world = ReplicatedWorld()
-    write(world, marker(0, producer=8, epoch=2, coordinator=6))
+    write_markers(world, marker(0, producer=8, epoch=2, coordinator=6))
     open_transaction(world, producer=7, epoch=1)
     states = describe(world)
     assert states.error_code == NONE
@@ -59,7 +59,7 @@ def test_describe_producers_returns_open_transactions() -> None:
 def test_describe_producers_on_follower() -> None:
     world = ReplicatedWorld()
     open_transaction(world)
-    world.elsewhere()
+    world.move_leader()
     assert describe(world).error_code is ErrorCode.not_leader_or_follower
     world.broker.partitions.follow("events", world.partition.topic_id, 0, world.partition.log, 2, 1)
     states = describe(world)
