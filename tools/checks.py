@@ -157,14 +157,17 @@ def _started(
     **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a command, once the new process has called ``prepared``. If we are stopped, the command gets the signal
-    ``end`` and has time to end what it has started. If we are killed, it is killed too."""
+    ``end`` and has time to end what it has started. If we are killed, it is killed too. It keeps the bytecode of test
+    files, which pytest takes long to compile, for the processes after it."""
     end_with_me = ends_with_me()
+    environment = {**options.pop("env", os.environ)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def prepare() -> None:
         end_with_me()
         prepared()
 
-    with subprocess.Popen(command, cwd=ROOT, preexec_fn=prepare, **options) as child:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, preexec_fn=prepare, **options) as child:
         try:
             yield child
         except KeyboardInterrupt as stop:

@@ -132,6 +132,13 @@ def test_background_checks_get_only_idle_time() -> None:
         assert child.wait(30) == 0
 
 
+@pytest.mark.live
+def test_checks_keep_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    with checks._started([sys.executable, "-c", "import sys; sys.exit(sys.dont_write_bytecode)"]) as child:
+        assert child.wait(100) == 0
+
+
 def test_without_live_tests_and_spark_all_run_one_after_the_other(commands_run: Commands) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
     assert [command[-1] for command in commands_run] == [".", *["-x"] * len(checks.QUICK)]
