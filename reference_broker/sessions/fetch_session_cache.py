@@ -7,7 +7,9 @@ until something changes that could make a session evictable, a candidate that is
 
 The rules of eviction use the sessions' current values and the minimum time of the old session. This is
 deliberately unlike Kafka, which sorts sessions by the values that they had when last used
-(FetchSessionCacheShard.tryEvict).
+(FetchSessionCacheShard.tryEvict). While a session applies a request over several events, its size is that from before
+the request (``FetchSession.counted``): a full request of the first revision empties the session first, and a smaller
+candidate must not take it half filled.
 
 MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and ``max_partitions`` those of all sessions. A
 cached partition takes 310 to 480 bytes (tracemalloc, in a session of 10,000). A request adds at most 50,000.
@@ -58,12 +60,12 @@ def is_evictable_by_privilege(session: FetchSession, candidate: FetchSession) ->
 def is_evictable_by_size(session: FetchSession, candidate: FetchSession, wall_ms: int) -> bool:
     """Rule (c): a larger session may take an old one, a follower's too."""
     is_old = age_ms(session, wall_ms) > session.min_eviction_ms
-    return is_old and len(candidate.partitions) > len(session.partitions)
+    return is_old and len(candidate.partitions) > session.counted
 
 
 def eviction_key(session: FetchSession) -> tuple[bool, int, int]:
     """The sort key among sessions that rules (a) and (c) allow: consumers, then the smallest, then the lowest ID."""
-    return (session.privileged, len(session.partitions), session.session_id)
+    return (session.privileged, session.counted, session.session_id)
 
 
 def find_evictable(sessions: Iterable[FetchSession], candidate: FetchSession, wall_ms: int) -> EvictableSession | None:
@@ -302,7 +304,7 @@ class FetchSessionCache:
             ("rule", evictable.rule),
             ("idle_ms", idle_ms(session, wall_ms)),
             ("age_ms", age_ms(session, wall_ms)),
-            ("partitions", len(session.partitions)),
+            ("partitions", session.counted),
             ("by_partitions", len(candidate.partitions)),
             ("privileged", int(session.privileged)),
             ("by_privileged", int(candidate.privileged)),

@@ -72,7 +72,9 @@ def session_epoch_order(tables: Tables) -> DataFrame:
     retransmission.
 
     A request with the expected epoch may be parked. It is refused then if a later one overtakes it in its session, or
-    if the session ends. A retransmitted request is no later one.
+    if the session ends. A retransmitted request is no later one. In the first revision a full request keeps the
+    session. One that arrived before the parked request also overtakes it if it gets its own response only after that:
+    the two were under way on two connections at once, and a node may handle these in either order.
 
     Another broker than ours has no trace, so its frames are judged (``wire_requests``): whether a clear request had the
     expected epoch and was refused for its epoch, or had another one and was accepted; and whether one epoch was
@@ -164,17 +166,27 @@ def _with_state(tables: Tables) -> DataFrame:
 
 def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
     """Add ``overtaken``: between the request and its reply the session accepted one with a later epoch, or a full one.
+    In the first revision a full one also counts if it arrived before the request and was under way until after the
+    reply.
 
     An older epoch that was accepted overtakes nothing: only a later one shows that its client no longer waits for this
     reply.
     """
     taken = tables.once(requests_with_replies).where("error = 0 or error is null or not at_once")
-    full = tables.once(session_rows).where("what = 'request' and session_epoch = 0")
-    later = taken.select(*SESSION, "seq", "session_epoch").unionByName(full.select(*SESSION, "seq", "session_epoch"))
+    in_turn = Window.partitionBy(*SESSION, "connection").orderBy("seq")
+    full = tables.once(session_rows).where("what in ('request', 'reply') and session_epoch = 0")
+    full = full.withColumn("following", F.lead(F.struct("what", "seq")).over(in_turn)).where("what = 'request'")
+    full = full.withColumn("until_seq", F.expr("if(following.what = 'reply', following.seq, null)"))
+    no_time = F.lit(None).cast("long").alias("until_seq")
+    later = taken.select(*SESSION, "seq", "session_epoch", no_time).unionByName(
+        full.select(*SESSION, "seq", "session_epoch", "until_seq")
+    )
     later = later.withColumnsRenamed({"seq": "later_seq", "session_epoch": "later_epoch"})
     wraps = f"not of_first and session_epoch = {LARGEST_EPOCH}"
     is_later = f"(later_epoch = 0 or later_epoch > session_epoch or {wraps})"
-    between = F.expr(f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}")
+    is_between = f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}"
+    was_under_way = "of_first and later_seq < seq and until_seq > reply_seq"
+    between = F.expr(f"{is_between} or {was_under_way}")
     counted = F.count_if(F.coalesce(between, F.lit(False))) > 0
     return refused.join(later, [*SESSION], "left").groupBy(*refused.columns).agg(counted.alias("overtaken"))
 

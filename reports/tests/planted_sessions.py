@@ -69,6 +69,28 @@ def legal_overtaking_by_a_full_request(history: History) -> None:
     assert request in full
 
 
+def _earlier_full_request(history: History, reply_after: int) -> None:
+    """A full request comes before the number that is refused, on another connection. Its response comes as many rows
+    after the refusal, or before it."""
+    request = _parked_while_sent_again(history, 1)
+    rows = history.tables["trace"]
+    (response,) = [row for row in rows if row["connection"] == -6 and row["what"] == "reply"]
+    (refused,) = [row for row in rows if row["seq"] == int_of(response, "seq") - 1 and row["error"] == 10001]
+    same = ("node", "incarnation", "connection", "session_id", "session_epoch")
+    waiting = [row for row in rows if row["what"] == "request" and all(row[each] == refused[each] for each in same)]
+    request.update(seq=min(int_of(row, "seq") for row in waiting) - 1, session_epoch=0)
+    response.update(seq=int_of(refused, "seq") + reply_after, session_epoch=0)
+
+
+def legal_overtaking_by_an_earlier_full_request(history: History) -> None:
+    _earlier_full_request(history, 1)
+
+
+def plant_refused_after_a_full_request(history: History) -> None:
+    """The full request has its response already, so it was handled before and overtakes nothing."""
+    _earlier_full_request(history, -1)
+
+
 def plant_refused_by_its_own_retransmission(history: History) -> None:
     """A repeated number is no proof that its first response is not awaited (G-3)."""
     _parked_while_sent_again(history, 0)
@@ -219,6 +241,8 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "number sent again": (legal_retransmission, set()),
     "number overtaken": (legal_overtaking, set()),
     "number overtaken by a full request": (legal_overtaking_by_a_full_request, set()),
+    "number overtaken by an earlier full request": (legal_overtaking_by_an_earlier_full_request, set()),
+    "number refused after a full request": (plant_refused_after_a_full_request, {"session-epoch-order"}),
     "number refused by itself": (plant_refused_by_its_own_retransmission, {"session-epoch-order"}),
     "number refused for an older one": (plant_refused_for_an_older_number, {"session-epoch-order"}),
     "number refused after one sent again": (plant_refused_after_a_retransmission, {"session-epoch-order"}),

@@ -365,9 +365,11 @@ class SessionFetcher(ClusterScript):
         operation.partitions_sent = len(plan.to_send)
         for partition in session.handler.partitions:
             self.book.begin(partition, self.reading.consumer.positions[partition].offset)
-        wait_ms = self.plan.max_wait_ms
+        wait_ms, min_bytes = self.plan.max_wait_ms, self.plan.min_bytes
+        if self.stopping:  # With more than its other limits allow it would read one batch in each wait, to no end.
+            min_bytes = min(min_bytes, 1)
         version = plan.version(self._newest)
-        request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
+        request = plan.request(version, wait_ms, min_bytes, self.plan.max_bytes)
         response = yield from self.call(ApiKey.FETCH, version, request, wait_ms * 1000)
         if isinstance(response, str):
             self.journal.end(operation, "info", response)

@@ -102,6 +102,20 @@ def test_fetcher_closes_its_session_when_it_leaves(
     assert not broker.sessions
 
 
+@pytest.mark.parametrize(("min_bytes", "then"), [(0, 0), (1, 1), (200, 1)])
+def test_stopping_fetcher_takes_what_there_is(
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, min_bytes: int, then: int
+) -> None:
+    subject = fetcher("incremental", settings, min_bytes=min_bytes)
+    world.start(subject)
+    world.run(1)
+    world.stop(subject)
+    world.run(20)
+    sent: list[Any] = [request.body for request in broker.requests if request.api_key == ApiKey.FETCH]
+    polls = [body.min_bytes for body in sent if body.session_epoch >= 0]
+    assert list(dict.fromkeys(polls)) == list(dict.fromkeys((min_bytes, then)))
+
+
 @pytest.mark.clause("F-10", "F-11")
 def test_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings

@@ -301,7 +301,7 @@ class HighWatermarkByRequests(ReplicaCheck):
     def _judge_begin(self, at_us: int, leader: int, partition: Replicated, led: Partition, term: LeaderTerm) -> None:
         """Judge what a leader counts of its followers before they have fetched from it in its term."""
         for replica, state in {} if led.followers is None else led.followers.states.items():
-            if replica not in term.followers and state.log_end_offset >= 0:
+            if term.latest(replica) is None and state.log_end_offset >= 0:
                 self.violated(
                     at_us,
                     f"{partition.name}: leader {leader} of epoch {led.leader_epoch} counts replica {replica} as far as "
@@ -327,7 +327,7 @@ class HighWatermarkByRequests(ReplicaCheck):
         for member in dict.fromkeys((*isr, *(() if proposed is None else proposed.isr))):
             if member == node_id:
                 continue
-            progress = term.followers.get(member)
+            progress = term.latest(member)
             broker = image.brokers.get(member)
             if progress is None:
                 self.violated(at_us, f"{who}, and replica {member} has requested nothing from it yet (F-22)")

@@ -7,6 +7,10 @@ progress. A leader that stays leader in the next leader epoch keeps it, because 
 leader epoch begins, the replicas that are in sync have caught up then, and no other replica has until a request shows
 it (Kafka's ``Replica.resetReplicaState``).
 
+Physical: a leader cannot read its log while the disk fails or a batch is damaged, and returns an error instead of the
+records. The follower has requested the offset all the same (F-22), so the leader may count it, and need not: Kafka
+reads first, and counts nothing if that fails (``Partition.fetchRecords``).
+
 A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
 that was certainly not applied (KIP-497).
 """
@@ -54,6 +58,13 @@ class Progress:
     sync"""
 
 
+class Unread(NamedTuple):
+    """A request of a follower for records that the leader failed to read."""
+
+    offset: int
+    broker_epoch: int
+
+
 @dataclass(slots=True)
 class LeaderTerm:
     """A node that leads a partition in one leader epoch."""
@@ -66,6 +77,15 @@ class LeaderTerm:
     in_sync: tuple[int, ...]
     """in-sync replicas then"""
     followers: dict[int, Progress] = field(default_factory=dict)
+    unread: dict[int, Unread] = field(default_factory=dict)
+    """by follower: its last request, if the leader failed to read the records"""
+
+    def latest(self, replica: int) -> "Progress | Unread | None":
+        """Return the request with the greatest offset that the leader may have counted, None if there is none."""
+        known, unread = self.followers.get(replica), self.unread.get(replica)
+        if known is None or unread is None:
+            return known or unread
+        return unread if unread.offset > known.offset else known
 
     def caught_up_at_start_us(self, replica: int) -> int:
         """Return when a replica had caught up, before any request of it in this leader epoch."""
@@ -93,6 +113,8 @@ class Counted(NamedTuple):
     """whether the request is small, so that the leader counts all of it in one event if slices are not short"""
 
 
+READ_FAILED = (2, 56)
+"""CORRUPT_MESSAGE and KAFKA_STORAGE_ERROR"""
 NEVER_US = -(1 << 62)
 """Before all times."""
 FULL_EPOCHS = (0, -1)
@@ -178,7 +200,7 @@ class ProgressView:
             return known
         term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, _start_offset(led), _in_sync(node, led))
         if known is not None and known.node is node and known.leader_epoch + 1 == led.leader_epoch:
-            term.followers = known.followers
+            term.followers, term.unread = known.followers, known.unread
             for replica, each in term.followers.items():
                 each.caught_up_us = each.fetched_us = term.caught_up_at_start_us(replica)
                 each.leader_end, each.has_lagged = led.log.log_end_offset, False
@@ -237,10 +259,15 @@ class ProgressView:
         is_single = len(named) <= SMALL_REQUEST
         for name, offset in named.items():
             led = led_partition(node, name)
-            if led is None or name in refused:
+            error = refused.get(name, 0)
+            if led is None or error not in (0, *READ_FAILED):
                 continue
             # KIP-405: below its local log start the leader sends the follower to the tier, where it begins elsewhere.
-            if led.log.local_log_start_offset <= offset <= led.log.log_end_offset:
+            if not led.log.local_log_start_offset <= offset <= led.log.log_end_offset:
+                continue
+            if error:
+                self.term(at_us, node, led).unread[body.replica_id] = Unread(offset, body.replica_epoch)
+            else:
                 self._count(at_us, node, led, body, offset)
                 self.counted.append(Counted(led, body.replica_id, offset, is_single))
 
@@ -274,6 +301,7 @@ class ProgressView:
             known = Progress(offset, body.replica_epoch, caught_up_us, at_us, end)
             term.followers[body.replica_id] = known
         known.is_cached = True
+        term.unread.pop(body.replica_id, None)
         caught_up_us = known.caught_up_us
         if offset >= end:
             known.caught_up_us = at_us
@@ -341,16 +369,20 @@ def altered(body: Any) -> Iterator[tuple[bytes, Any]]:
             yield topic.topic_id.bytes, partition
 
 
-def refused_partitions(request: Request, effects: Sequence[Effect]) -> set[PartitionName] | None:
-    """Return the partitions that the response to a Fetch, if it is among the effects, refuses or finds diverging, or
-    None if it refuses the whole request."""
-    refused: set[PartitionName] = set()
+DIVERGES = -1
+"""in place of an error: the follower's log diverges"""
+
+
+def refused_partitions(request: Request, effects: Sequence[Effect]) -> dict[PartitionName, int] | None:
+    """Return the partitions that the response to a Fetch, if it is among the effects, refuses or finds diverging, with
+    the error or ``DIVERGES``, or None if it refuses the whole request."""
+    refused: dict[PartitionName, int] = {}
     for effect in effects:
         if type(effect) is Reply and (effect.connection, effect.correlation_id) == request[:2]:
             if not isinstance(effect.body, FetchResponse) or effect.body.error_code:
                 return None
             refused.update(
-                name
+                (name, each.error_code or DIVERGES)
                 for name, each in partitions_of(effect.api_version, effect.body.responses)
                 if each.error_code or each.diverging_epoch is not None
             )

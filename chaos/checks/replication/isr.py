@@ -205,8 +205,8 @@ class ProposalsHonest(ReplicaCheck):
             broker = image.brokers.get(member)
             if member in state.isr or member == node_id:
                 continue
-            known = term.followers.get(member)
-            offset = -1 if known is None else known.offset
+            latest = term.latest(member)
+            offset = -1 if latest is None else latest.offset
             if proposed.is_first and offset < max(led.log.high_watermark, term.start_offset):
                 self.violated(
                     at_us,

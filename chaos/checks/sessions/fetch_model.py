@@ -114,6 +114,8 @@ class PendingFetch:
     max_wait_ms: int = 0
     held_before: WantedPartitions = field(default_factory=dict)
     """the partitions of its session before the request"""
+    full_under_way: "Sequence[PendingFetch]" = ()
+    """first revision: full requests in its session that had no response when it came"""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,10 @@ class CompletedFetch:
     """whether the request had got a response before (the first revision's retransmission)"""
     data: dict[PartitionName, PartitionData]
     reply: Reply | None = None
+    may_be_replaced: bool = False
+    """Whether the node may have replaced all partitions of the session just before the request (G-4). Physical: a full
+    request that was under way when this one came may be handled before it or after it. It was not handled after it if
+    it has its response before this one."""
 
     def led(self, named: PartitionName) -> Partition | None:
         topic, index = named
@@ -233,7 +239,12 @@ class FetchModel:
             body.min_bytes,
             body.max_wait_ms,
             held,
+            self._full_under_way(node_id, body.session_id) if incremental and version in FIRST_REVISIONS else (),
         )
+
+    def _full_under_way(self, node_id: int, session_id: int) -> "Sequence[PendingFetch]":
+        pending = self._pending.of_node(node_id)
+        return [each for each in pending if each.is_first and not each.incremental and each.session_id == session_id]
 
     def _refused(self, node_id: int, request: PendingFetch) -> None:
         """Undo a request that was refused. G-4: an incremental request of the first revision changes nothing if it
@@ -255,7 +266,11 @@ class FetchModel:
         session.partitions = request.partitions
         if request.incremental or not (request.is_first and request.session_id):
             session.number = request.number  # G-4: a full request of the first revision keeps the session's number.
-        return CompletedFetch(node, reply.tag.client_id, body.session_id, session, request, repeated, data, reply)
+        pending = self._pending.of_node(node_id) if request.full_under_way else ()
+        may_be_replaced = any(all(full is not each for each in pending) for full in request.full_under_way)
+        return CompletedFetch(
+            node, reply.tag.client_id, body.session_id, session, request, repeated, data, reply, may_be_replaced
+        )
 
     def _session(self, node_id: int, session_id: int) -> Session:
         return self.sessions.setdefault((node_id, session_id), Session())

@@ -242,11 +242,13 @@ class IncrementalExact(FetchCheck):
 
         G-5: data that was omitted, a change of the log's end, or an offset that was named makes a partition dirty. G-6:
         so does the first response, if it is sent again. What changes after the first response to N has the number N+1
-        (G-5). So a second response to N has it, and the response to N+1 has it once more.
+        (G-5). So a second response to N has it, and the response to N+1 has it once more. G-4: nothing has been sent of
+        the partitions of a full request.
         """
         partition = fetch.led(named)
         is_read_up = partition is not None and wanted.offset >= partition.log.log_end_offset
         is_new = fetch.repeated or named in fetch.request.named or named in session.changed_since
+        is_new = is_new or fetch.may_be_replaced
         # While another node led there was an error to send, and a dirty number only grows (G-5).
         is_led_on = partition is not None and session.idle_epochs.get(named) == partition.leader_epoch
         return is_read_up and is_led_on and not is_new and 0 < session.responses == wanted.idle_at

@@ -1,9 +1,10 @@
 """Slots and evictions of fetch sessions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, product
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.checks.sessions.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
@@ -36,6 +37,18 @@ class _Session:
     min_ms: int
     """least time that it lives before another session may evict it"""
 
+    @property
+    def state(self) -> "_State":
+        return _State(len(self.held), self.used_ms)
+
+
+class _State(NamedTuple):
+    """What a request changes in its session, as F-18 compares it."""
+
+    size: int
+    """number of partitions"""
+    used_ms: int
+
 
 @dataclass(slots=True)
 class _PendingFetch:
@@ -52,8 +65,11 @@ class _PendingFetch:
     """whether it wants a session"""
     full: bool
     named: dict[PartitionName, None]
+    came_us: int
     emptying: bool = False
     """whether it forgets the last partition of its session"""
+    before: _State | None = None
+    """its session before it, None if no session accepts it"""
 
 
 @dataclass(slots=True)
@@ -64,6 +80,8 @@ class _Sessions:
     alive: dict[int, _Session] = field(default_factory=dict)
     pending: dict[int, dict[int, _PendingFetch]] = field(default_factory=dict)
     """by connection, then by correlation ID"""
+    cut: list[_PendingFetch] = field(default_factory=list)
+    """fetches whose connection closed before the response; the node carries out what it has accepted"""
 
     def pop_pending(self, reply: Reply) -> _PendingFetch | None:
         return self.pending.get(reply.connection, {}).pop(reply.correlation_id, None)
@@ -80,6 +98,11 @@ class EvictionRules(Check):
 
     The check models each session (its creator, its partitions, the times of its creation and last use) from requests,
     responses and the node's clock alone. It uses the node's notes only for the end of sessions.
+
+    Physical: with short slices a node applies a request in events after that of its arrival (``Settings.slices_us``).
+    So until the response, and no longer than that, a session may have the size and the last use from before the request
+    or those from after it, but never a size between the two (G-4: a full request replaces all partitions). It may also
+    have been used later than its last request arrived.
     """
 
     guarantee = "eviction-rules"
@@ -96,12 +119,13 @@ class EvictionRules(Check):
         if sessions is None or sessions.node is not node:
             sessions = self._nodes[node_id] = _Sessions(node)
         if type(event) is Closed:
-            sessions.pending.pop(event.connection, None)
+            sessions.cut += sessions.pending.pop(event.connection, {}).values()
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
             first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
-            fetch = _read(sessions.alive, event.api_version, event.body, first_min_ms)
+            fetch = _read(sessions.alive, event.api_version, event.body, first_min_ms, at_us)
             fetch.emptying = _use(sessions.alive, fetch, event, effects, wall_ms)
             sessions.pending.setdefault(event.connection, {})[event.correlation_id] = fetch
+        states = self._earlier_states(at_us, sessions)
         evicted: dict[int, _Session] = {}
         for effect in effects:
             if type(effect) is Note and effect.what in ("session_evicted", "session_closed"):
@@ -122,12 +146,22 @@ class EvictionRules(Check):
                     explanation = f"node-{node_id} kept session {served.session_id}, whose last partition was forgotten"
                     self.violated(at_us, explanation)
                 if served.opening:
-                    self._opened(at_us, node, sessions.alive, evicted, served, effect.body)
+                    self._opened(at_us, node, sessions.alive, evicted, served, effect.body, states)
                     evicted = {}
                 elif served.full and _denies(served, effect.body) and served.session_id in sessions.alive:
                     sessions.alive[served.session_id].held = {}
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
+
+    def _earlier_states(self, at_us: int, sessions: _Sessions) -> dict[int, list[_State]]:
+        """Return, by session, its states from before the requests that the node may not have applied yet."""
+        states: dict[int, list[_State]] = {}
+        slices_us = self.context.settings.slices_us
+        sessions.cut = [fetch for fetch in sessions.cut if at_us - fetch.came_us <= slices_us]
+        for fetch in chain(sessions.cut, *map(dict.values, sessions.pending.values())) if slices_us else ():
+            if fetch.before is not None and at_us - fetch.came_us <= slices_us:
+                states.setdefault(fetch.session_id, []).append(fetch.before)
+        return states
 
     def _opened(
         self,
@@ -137,38 +171,47 @@ class EvictionRules(Check):
         evicted: dict[int, _Session],
         fetch: _PendingFetch,
         response: FetchResponse,
+        earlier: Mapping[int, Sequence[_State]],
     ) -> None:
-        """Judge a full fetch outside any session, which got one or was declined (ID 0)."""
+        """Judge a full fetch outside any session, which got one or was declined (ID 0). ``earlier``: states that
+        sessions may still have."""
         node_id, wall_ms, config = node.broker.node_id, node.broker.now.wall_ms, node.broker.config
         slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
         size = len(fetch.named)
         before = {**alive, **evicted}
-        wanted = _sessions_to_evict(before, fetch, wall_ms, slots, most)
-        # Physical: with short slices a request waits for the one before it, and is a use of its session only then.
         late_ms = self.context.settings.slices_us // 1000
-        is_certain = not late_ms or wanted == _sessions_to_evict(before, fetch, wall_ms, slots, most, late_ms)
         new_session = f"a new session of {size} partitions"
-        denied = _denies(fetch, response)
-        if is_certain and list(evicted) != (wanted or []) and (wanted is not None or evicted):
-            explanation = (
-                f"node-{node_id} evicted {_listed(evicted)} for {new_session}; the rules name {_listed(wanted or [])}"
-            )
-            self.violated(at_us, explanation)
-        if is_certain and wanted is not None and size and (response.session_id == 0 or denied):
-            left = len(before) - len(wanted)
-            self.violated(at_us, f"node-{node_id} declined {new_session}, with {left} in {slots} slots")
+        is_declined = size > 0 and (response.session_id == 0 or _denies(fetch, response))
+        wanted: list[int] | None = None
+        for each in _combinations(before, earlier):
+            wanted = _sessions_to_evict(before, each, fetch, wall_ms, slots, most)
+            is_certain = not late_ms or wanted == _sessions_to_evict(before, each, fetch, wall_ms, slots, most, late_ms)
+            if not is_certain or (list(evicted) == (wanted or []) and not (is_declined and wanted is not None)):
+                break
+        else:
+            if list(evicted) != (wanted or []):
+                named = _listed(wanted or [])
+                self.violated(
+                    at_us, f"node-{node_id} evicted {_listed(evicted)} for {new_session}; the rules name {named}"
+                )
+            if is_declined and wanted is not None:
+                left = len(before) - len(wanted)
+                self.violated(at_us, f"node-{node_id} declined {new_session}, with {left} in {slots} slots")
         if response.session_id:
-            held: dict[PartitionName, None] = {} if denied else fetch.named
+            held: dict[PartitionName, None] = {} if _denies(fetch, response) else fetch.named
             alive[response.session_id] = _Session(
                 fetch.is_first, fetch.by_follower, held, wall_ms, wall_ms, fetch.min_ms
             )
             if len(alive) > slots:
                 self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
-            if _held(alive) > most:
-                self.violated(at_us, f"the sessions of node-{node_id} hold {_held(alive)} partitions, at most {most}")
+            total = sum(min((each.state, *earlier.get(number, ()))).size for number, each in alive.items())
+            if total > most:
+                self.violated(at_us, f"the sessions of node-{node_id} hold {total} partitions, at most {most}")
 
 
-def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _PendingFetch:
+def _read(
+    alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int, at_us: int
+) -> _PendingFetch:
     is_first = version in FIRST_REVISIONS
     if is_first:
         full = body.fetch_type != INCREMENTAL
@@ -178,7 +221,8 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
         wants = body.session_epoch == INITIAL_EPOCH
     named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
     min_ms = first_min_ms if is_first else MIN_EVICTION_MS
-    return _PendingFetch(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
+    is_follower = body.replica_id >= 0
+    return _PendingFetch(body.session_id, is_first, is_follower, min_ms, opening, wants, full, named, at_us)
 
 
 def _use(
@@ -189,8 +233,8 @@ def _use(
     session = alive.get(fetch.session_id)
     if session is None or fetch.opening or _is_refused(event, effects):
         return False
+    fetch.before = session.state
     session.used_ms = wall_ms
-    held_any = bool(session.held)
     if fetch.full:
         session.held = fetch.named
     else:
@@ -198,11 +242,26 @@ def _use(
     assert isinstance(event.body, FetchRequest)
     for named, _ in partitions_of(event.api_version, event.body.forgotten):
         session.held.pop(named, None)
-    return held_any and not session.held and not fetch.is_first
+    return fetch.before.size > 0 and not session.held and not fetch.is_first
+
+
+def _combinations(
+    sessions: Mapping[int, _Session], earlier: Mapping[int, Sequence[_State]]
+) -> Iterator[dict[int, _State]]:
+    """Return each combination of the states that the sessions may have, the present one last."""
+    possible = [dict.fromkeys((*earlier.get(number, ()), each.state)) for number, each in sessions.items()]
+    for states in product(*possible):
+        yield dict(zip(sessions, states, strict=True))
 
 
 def _sessions_to_evict(
-    alive: Mapping[int, _Session], new: _PendingFetch, wall_ms: int, slots: int, most: int, late_ms: int = 0
+    alive: Mapping[int, _Session],
+    states: Mapping[int, _State],
+    new: _PendingFetch,
+    wall_ms: int,
+    slots: int,
+    most: int,
+    late_ms: int = 0,
 ) -> list[int] | None:
     """Return the sessions that F-18 evicts for the new one, in order. None if it has no place (F-17).
 
@@ -211,8 +270,8 @@ def _sessions_to_evict(
     size, remaining, evicted = len(new.named), dict(alive), list[int]()
     if not new.wants or size > most:
         return None
-    while not (len(remaining) < slots and size + _held(remaining) <= most):
-        evicted_id = _session_to_evict(remaining, new, wall_ms, late_ms)
+    while not (len(remaining) < slots and size + sum(states[each].size for each in remaining) <= most):
+        evicted_id = _session_to_evict(remaining, states, new, wall_ms, late_ms)
         if evicted_id is None:
             return None
         evicted.append(evicted_id)
@@ -220,29 +279,27 @@ def _sessions_to_evict(
     return evicted
 
 
-def _session_to_evict(alive: Mapping[int, _Session], new: _PendingFetch, wall_ms: int, late_ms: int) -> int | None:
+def _session_to_evict(
+    alive: Mapping[int, _Session], states: Mapping[int, _State], new: _PendingFetch, wall_ms: int, late_ms: int
+) -> int | None:
     """Return the session that F-18 evicts next for the new one. None if there is none, or if ``late_ms`` decides which
     of them."""
     idle = [
-        (session.used_ms, session_id)
+        (states[session_id].used_ms, session_id)
         for session_id, session in alive.items()
-        if wall_ms - session.used_ms - late_ms > session.min_ms
+        if wall_ms - states[session_id].used_ms - late_ms > session.min_ms
     ]  # rule (b)
     if idle:
         used_ms, session_id = min(idle)
         is_only = sum(each <= used_ms + late_ms for each, _ in idle) == 1
         return session_id if is_only or not late_ms else None
     others = [
-        (session.by_follower, len(session.held), session_id)
+        (session.by_follower, states[session_id].size, session_id)
         for session_id, session in alive.items()
         if (new.by_follower and not session.by_follower)  # rule (a)
-        or (wall_ms - session.created_ms > session.min_ms and len(new.named) > len(session.held))  # rule (c)
+        or (wall_ms - session.created_ms > session.min_ms and len(new.named) > states[session_id].size)  # rule (c)
     ]
     return min(others)[2] if others else None
-
-
-def _held(sessions: Mapping[int, _Session]) -> int:
-    return sum(len(session.held) for session in sessions.values())
 
 
 def _denies(fetch: _PendingFetch, response: FetchResponse) -> bool:

@@ -225,11 +225,24 @@ class SequenceOrder(OrderTrace):
     client proves that it no longer waits for it. It is rejected as well when its session ends (G-10). A retransmission
     is no such proof, so both it and the parked request must get responses.
 
+    Physical: requests that are under way on two connections at once may be handled in either order, and no clause says
+    which comes first. So a request is also overtaken by a full one that arrived before it, if that still has no
+    response when this one gets its error. Each full request overtakes at most one.
+
     A session's number is that of its last incremental request, or 0 before the first one.
     """
 
     guarantee = "session-epoch-order"
     FIRST_NUMBER = 0
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._full: dict[tuple[int, int], TraceRow] = {}
+        """by node and connection: a pending full request in a session, which has overtaken nothing so far"""
+
+    def _restarted(self, node_id: int) -> None:
+        super()._restarted(node_id)
+        self._full = without_node(self._full, node_id)
 
     def _judges(self, row: TraceRow) -> bool:
         return row.api_version in FIRST_REVISIONS and (row.session_id != 0 or row.session_epoch != 0)
@@ -238,9 +251,14 @@ class SequenceOrder(OrderTrace):
         if row.session_epoch == 0:
             if session is not None:
                 session.accepted += 1  # A full request overtakes one that still waits.
+                self._full[row.node, row.connection] = row
             return
         follows = session is not None and row.session_epoch in (session.number, session.number + 1)
         self._await(row, session, 0 if follows else INVALID_FETCH_SESSION, row.session_epoch)
+
+    def _reply(self, row: TraceRow) -> None:
+        self._full.pop((row.node, row.connection), None)
+        super()._reply(row)
 
     def _replied(self, row: TraceRow, pending: Pending) -> None:
         session = pending.session
@@ -250,7 +268,9 @@ class SequenceOrder(OrderTrace):
                 session.number = pending.before
             if row.error in (0, *ERRORS_THAT_CHANGE_NOTHING):
                 return
-            if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
+            if row.error == INVALID_FETCH_SESSION and (
+                overtaken or self._has_ended(row, session) or self._is_overtaken_by_earlier(row)
+            ):
                 return
         elif row.error in (INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED):
             return  # G-4: a session whose last full response had the OK bit clear denies any number.
@@ -259,6 +279,14 @@ class SequenceOrder(OrderTrace):
             f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "
             f"came after number {pending.before} and got error {row.error}",
         )
+
+    def _is_overtaken_by_earlier(self, row: TraceRow) -> bool:
+        """Return whether a pending full request in the session may have overtaken the one that this is the reply to."""
+        for key, full in self._full.items():
+            if key[0] == row.node and full.session_id == row.session_id:
+                del self._full[key]
+                return True
+        return False
 
 
 REPEATS_BY_CHANCE = 1

@@ -380,6 +380,21 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.clause("F-18", "G-4")
+def test_size_is_from_before_a_request_that_is_half_applied() -> None:
+    """The session empties and fills again over several events."""
+    bench = Bench(1)
+    old = bench.made(10)
+    bench.wall_ms += LIMIT + 1
+    bench.use(old)
+    bench.cache.unregister(old.empty())
+    old.add_or_update("t", bytes(16), FetchPartition(0, 0, 1))
+    assert bench.create(5) is None
+    old.add_or_update("t", bytes(16), FetchPartition(1, 0, 1))
+    bench.cache.resized(old)
+    assert bench.create(5) is not None
+
+
 @pytest.mark.clause("F-17", "F-18", "F-21")
 @given(STEPS)
 def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, bool, int]]) -> None:

@@ -383,6 +383,37 @@ def test_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
 
 
 @pytest.mark.clause("F-22")
+@pytest.mark.parametrize(
+    ("error", "offset", "right"),
+    [
+        (ErrorCode.kafka_storage_error, 4, True),
+        (ErrorCode.corrupt_message, 4, True),
+        (ErrorCode.kafka_storage_error, 3, False),
+        (ErrorCode.not_leader_or_follower, 4, False),
+    ],
+)
+@pytest.mark.parametrize("counted", [True, False])
+def test_request_for_records_that_cannot_be_read_may_count(
+    cluster: Cluster, error: ErrorCode, offset: int, right: bool, counted: bool
+) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.fetch(2, offset, counted=counted, error=error, moves_to=4 if counted else -1)
+    assert (leader.explanations() == []) is (right or not counted)
+
+
+@pytest.mark.clause("F-22")
+def test_next_request_shows_what_a_follower_has_after_records_could_not_be_read(cluster: Cluster) -> None:
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    leader.fetch(1, 4)
+    leader.fetch(2, 4, counted=False, error=ErrorCode.kafka_storage_error)
+    leader.fetch(2, 3, moves_to=4)
+    assert [each for each in leader.explanations() if "replica 2 has requested only 3" in each]
+
+
+@pytest.mark.clause("F-22")
 def test_high_watermark_that_does_not_follow_the_last_request_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))

@@ -134,6 +134,28 @@ class Session:
         for each in self.model.acted(self.node, request, [] if without_response else [reply]):
             self.check.fetched(0, each)
 
+    def begin(self, named: dict[int, int], number: int, connection: int) -> Request:
+        """Send a fetch, whose response comes in a later event."""
+        self.correlation += 1
+        body = FetchRequest(
+            max_bytes=LIMIT,
+            session_id=SESSION,
+            session_epoch=number,
+            topics=[FetchTopic("t", b"", [FetchPartition(each, offset, 100, 3) for each, offset in named.items()])],
+            fetch_type=int(number > 0),
+        )
+        tag = Tag(1, self.version, "f", SESSION, number, role=self.role)
+        request = Request(connection, self.correlation, 1, self.version, "f", body, tag)
+        assert not list(self.model.acted(self.node, request, ()))
+        return request
+
+    def finish(self, request: Request, *lines: PartitionData, error: int = 0) -> None:
+        """Handle the response to a fetch that was sent before."""
+        body = FetchResponse(error, SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
+        reply = Reply(request.connection, request.correlation_id, 1, self.version, body, request.tag)
+        for each in self.model.acted(self.node, Closed(9), [reply]):
+            self.check.fetched(0, each)
+
     def refuse(self, error: ErrorCode) -> None:
         """Respond to the last request with an error, in an event after that of its arrival."""
         tag = Tag(1, self.version, "f", SESSION, self.number - 1, role=self.role)
@@ -508,6 +530,27 @@ def test_full_response_is_no_response_to_the_request_that_its_request_overtook(a
     talk.fetch({1: 6}, talk.line(1), number=1)
     talk.fetch({}, *([talk.line(1)] if again else []), number=2)
     assert bool(talk.explanations) is again
+
+
+@pytest.mark.clause("G-4", "G-5")
+@pytest.mark.parametrize(
+    ("responds", "right"), [("before", False), ("in between", True), ("refused in between", True), ("never", False)]
+)
+def test_full_request_under_way_may_replace_the_partitions_before_the_next_request(responds: str, right: bool) -> None:
+    """A second full request, on another connection, waits for the first one. By its response it shows that the node did
+    not handle it after the incremental one."""
+    talk = session(FIRST_REVISION)
+    first, second = talk.begin({0: 5, 1: 5}, 0, connection=1), talk.begin({0: 5, 1: 5}, 0, connection=2)
+    talk.finish(first, talk.line(0), talk.line(1))
+    if responds == "before":
+        talk.finish(second, talk.line(0), talk.line(1))
+    incremental = talk.begin({}, 1, connection=1)
+    if responds == "in between":
+        talk.finish(second, talk.line(0), talk.line(1))
+    if responds == "refused in between":
+        talk.finish(second, error=10001)
+    talk.finish(incremental, talk.line(1))
+    assert talk.explanations == ([] if right else ["t-1 was sent again, without records, and with (5, 0) as before"])
 
 
 @pytest.mark.clause("F-7")

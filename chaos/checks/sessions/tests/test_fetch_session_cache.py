@@ -63,6 +63,17 @@ class Fetchers:
         self.check.acted(0, self._node, request, ())
         self.check.acted(0, self._node, Closed(request.connection), ())
 
+    def replaces(self, session_id: int, partitions: int, response: str) -> None:
+        """A full fetch of the first revision replaces the partitions of the session. Its response is sent now, later,
+        or never, since its connection closes."""
+        self._broker.now = Now(0, self.ms)
+        request = self._request(session_id, 0, partitions, version=FIRST_REVISION)
+        body = FetchResponse(session_id=session_id, response_flags=INCREMENTAL_FETCH_OK)
+        reply = Reply(self._requests, 1, FETCH, FIRST_REVISION, body, request.tag)
+        self.check.acted(self.us, self._node, request, [reply] if response == "now" else [])
+        if response == "never":
+            self.check.acted(self.us, self._node, Closed(request.connection), ())
+
     def is_closed_on(self, session_id: int) -> None:
         """An incremental fetch finds its connection closed instead of a response."""
         request = self._request(session_id, 1, 3)
@@ -136,7 +147,11 @@ class Fetchers:
         request = self._request(session_id, epoch, partitions, replica, version)
         body = FetchResponse(error_code=error, session_id=response_session_id, response_flags=flags)
         reply = Reply(self._requests, 1, FETCH, version, body, request.tag)
-        self.check.acted(0, self._node, request, [*notes, reply])
+        self.check.acted(self.us, self._node, request, [*notes, reply])
+
+    @property
+    def us(self) -> int:
+        return self.ms * 1000
 
     @property
     def explanations(self) -> list[str]:
@@ -354,6 +369,51 @@ def test_with_short_slices_either_of_two_idle_sessions_may_be_evicted() -> None:
         node.ms += MIN_MS + 1_000
         node.opens(3, evicting=2)
         assert bool(node.explanations) is is_red
+
+
+@pytest.mark.clause("F-18", "G-4")
+@pytest.mark.parametrize(
+    ("partitions", "slices_us", "response", "after_ms", "may_evict", "may_decline"),
+    [
+        (4, 400_000, "later", 400, True, True),
+        (4, 400_000, "never", 400, True, True),
+        (4, 400_000, "later", 401, False, True),
+        (4, 400_000, "never", 401, False, True),
+        (4, 400_000, "now", 1, False, True),
+        (4, 0, "later", 1, False, True),
+        (3, 400_000, "later", 400, False, True),
+        (7, 400_000, "later", 400, True, False),
+    ],
+)
+def test_with_short_slices_a_session_may_have_its_old_size_until_its_response(
+    partitions: int, slices_us: int, response: str, after_ms: int, may_evict: bool, may_decline: bool
+) -> None:
+    """A full request replaces three partitions by six. No session has a number between the two."""
+    for is_evicted, right in ((True, may_evict), (False, may_decline)):
+        node = Fetchers(slots=1, slices_us=slices_us, min_eviction_ms=1_000)
+        node.opens(1, partitions=3, version=FIRST_REVISION)
+        node.ms += 1_000
+        node.fetches(1, version=FIRST_REVISION)
+        node.replaces(1, 6, response)
+        node.ms += after_ms
+        node.opens(2 if is_evicted else 0, partitions=partitions, evicting=int(is_evicted))
+        assert (node.explanations == []) is right
+
+
+@pytest.mark.clause("F-18")
+@pytest.mark.parametrize(
+    ("slices_us", "response", "right"),
+    [(400_000, "later", True), (400_000, "now", False), (0, "later", False)],
+)
+def test_with_short_slices_an_idle_session_is_used_only_when_its_request_is_applied(
+    slices_us: int, response: str, right: bool
+) -> None:
+    node = Fetchers(slots=1, slices_us=slices_us, min_eviction_ms=1_000)
+    node.opens(1, version=FIRST_REVISION)
+    node.ms += 2_000
+    node.replaces(1, 1, response)
+    node.opens(2, evicting=1)
+    assert (node.explanations == []) is right
 
 
 def node() -> Node:

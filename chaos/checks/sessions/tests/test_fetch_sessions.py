@@ -387,6 +387,28 @@ def test_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: i
     assert (order.violations == []) is right
 
 
+@pytest.mark.clause("G-3", "G-4")
+@pytest.mark.parametrize(
+    ("full_responds", "errors", "right"),
+    [("after", 1, True), ("before the request", 1, False), ("before the error", 1, False), ("after", 2, False)],
+)
+def test_full_request_under_way_overtakes_one_request_that_came_after_it(
+    full_responds: str, errors: int, right: bool
+) -> None:
+    """Nothing says which of two requests a node handles first if they are under way on two connections at once."""
+    full, reply = row("request", 0, connection=2), row("reply", 0, connection=2)
+    request, refused = row("request", 1, connection=1), row("reply", 1, INVALID_FETCH_SESSION, connection=1)
+    order = {
+        "after": [full, *[request, refused] * errors, reply],
+        "before the request": [full, reply, request, refused],
+        "before the error": [full, request, reply, refused],
+    }[full_responds]
+    check = SequenceOrder(check_context())
+    for each in (CREATED, *order):
+        check.trace(each)
+    assert (check.violations == []) is right
+
+
 COLUMNS = [field_.name for field_ in fields(TraceRow)]
 
 
