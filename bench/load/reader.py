@@ -185,10 +185,10 @@ class LoadReader:
         """Close the session, so that the broker need not keep it, and the connection."""
         if link.session.in_flight is not None:
             link.session.handle_lost()
-        farewell = link.session.farewell()
-        if farewell is not None:
+        plan = link.session.close()
+        if plan is not None:
             with suppress(TransportError):
-                link.connection.send(ApiKey.FETCH, FETCH_VERSION, farewell.request(FETCH_VERSION, 0, 0, 0))
+                link.connection.send(ApiKey.FETCH, FETCH_VERSION, plan.request(FETCH_VERSION, 0, 0, 0))
         link.connection.close()
 
     def _wait(self) -> None:

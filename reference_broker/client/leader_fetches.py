@@ -211,9 +211,9 @@ class NodeChannel:
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
         return GroupRequest(FETCH, version, body, timeout_us, node), plan
 
-    def farewell(self, node: NodeAddress) -> GroupRequest | None:
+    def close_session(self, node: NodeAddress) -> GroupRequest | None:
         """Make the Fetch that closes the session, once. None if there is no session."""
-        plan, self.has_left = None if self.has_left else self.handler.farewell(), True
+        plan, self.has_left = None if self.has_left else self.handler.close(), True
         if plan is None:
             return None
         self.in_flight, self.fetch_offsets = FETCH, {}
@@ -289,7 +289,7 @@ class LeaderFetches:
             if channel.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake no one.
                 channel.retry_at_us = 0
         if self.leaves:
-            return self._farewells()
+            return self._closing_requests()
         found = []
         for node_id, partitions in self._by_node(now_us).items():
             request = self._request(now_us, node_id, partitions)
@@ -302,14 +302,14 @@ class LeaderFetches:
         """Whether all sessions were closed, or abandoned where a node was not reached."""
         return all(channel.has_left and channel.in_flight is None for channel in self._channels.values())
 
-    def _farewells(self) -> list[tuple[int, GroupRequest]]:
+    def _closing_requests(self) -> list[tuple[int, GroupRequest]]:
         """Return the requests that close the sessions of the nodes that have responded to the request before (F-8)."""
         found = []
         for node_id, channel in self._channels.items():
             node = self.metadata.cache.nodes.get(node_id)
             if channel.in_flight is not None or channel.has_left:
                 continue
-            request = None if node is None else channel.farewell(node)
+            request = None if node is None else channel.close_session(node)
             channel.has_left = True
             if request is not None:
                 found.append((node_id, request))

@@ -216,7 +216,7 @@ class SessionHandler(ABC):
     def make_next_full(self) -> None:
         """Make the next request a full one."""
 
-    def farewell(self) -> FetchPlan | None:
+    def close(self) -> FetchPlan | None:
         """Make the last request of the session, which closes it at the broker (F-8). None if there is no session, or
         if its revision has no such request: the first one's sessions go by eviction."""
         return None
@@ -413,8 +413,8 @@ class FetchSessionHandler(SessionHandler):
         """As ``SessionHandler.make_next_full``. The next request closes the session and opens another."""
         self._close_and_recreate()
 
-    def farewell(self) -> FetchPlan | None:
-        """As ``SessionHandler.farewell``: (ID, -1), naming nothing."""
+    def close(self) -> FetchPlan | None:
+        """As ``SessionHandler.close``: (ID, -1), naming nothing."""
         if self.session_id == NO_SESSION_ID or self.in_flight is not None:
             return None
         self.session_epoch = FINAL_EPOCH
@@ -507,16 +507,16 @@ class FirstRevisionSessionHandler(SessionHandler):
         if problem is not None:
             self.full_next = True
             if plan.session_id == NO_SESSION_ID:
-                self._take_up(response.session_id)
+                self._continue_in(response.session_id)
             return Handled(problem, found)
         if not plan.is_full:
             self.sequence_number += 1
-        self._take_up(response.session_id)
+        self._continue_in(response.session_id)
         self.full_next = not response.response_flags & INCREMENTAL_FETCH_OK or response.session_id == NO_SESSION_ID
         self.served = {tp: None for tp, data in found if data.records}
         return Handled(None, found)
 
-    def _take_up(self, session_id: int) -> None:
+    def _continue_in(self, session_id: int) -> None:
         """Continue in the response's session. A new session begins with ``first_epoch``."""
         if session_id not in (NO_SESSION_ID, self.session_id):
             self.sequence_number = self.first_epoch

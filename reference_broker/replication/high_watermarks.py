@@ -45,30 +45,30 @@ class HighWatermarks:
             for (topic, index), offset in read_high_watermarks(disk).items()
         }
         self._moved: dict[PartitionLog, None] = {}
-        self._lone: dict[PartitionLog, None] = {}
+        self._only_replicas: dict[PartitionLog, None] = {}
         self._is_stale = False
         """The file has a row that must be removed, since a new topic of the same name must not find it."""
         self._timer: int | None = None
 
     def moved(self, log: PartitionLog) -> None:
-        """The log's high watermark changed. The next write of the file will have it."""
+        """Note that the log's high watermark moved, for the next write of the file."""
         self._moved[log] = None
         if self._timer is None:
             self._plan(self._interval_ms)
 
-    def leads_alone(self, log: PartitionLog) -> None:
-        """The log is the only replica of its partition."""
-        self._lone[log] = None
+    def leads_only_replica(self, log: PartitionLog) -> None:
+        """Note that the log is the only replica of its partition, so that only ``write_last`` writes its row."""
+        self._only_replicas[log] = None
 
     def write_last(self) -> None:
         """Write the file at a clean end. Raise DiskError."""
-        self._moved.update((log, None) for log in self._lone if log.high_watermark > 0)
+        self._moved.update((log, None) for log in self._only_replicas if log.high_watermark > 0)
         self.write()
 
     def forget(self, log: PartitionLog) -> None:
-        """The log's partition is deleted, or no longer has a replica here."""
+        """Drop the row of a log whose partition is deleted, or no longer has a replica here."""
         self._moved.pop(log, None)
-        self._lone.pop(log, None)
+        self._only_replicas.pop(log, None)
         if self._rows.pop(log.directory, None) is not None:
             self._rewrite_soon()
 

@@ -158,6 +158,7 @@ class CachedPartition:
         return self.topic_id in (NO_TOPIC_ID, topic_id)
 
     def _unbind(self) -> None:
+        """Read from the partition no longer, and watch it no longer."""
         if self.partition is not None:
             self.partition.unwatch(self)
             self.partition = None
@@ -205,6 +206,7 @@ class CachedPartition:
         self.session.arrivals.forget(self)
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002
+        """Mark the cached partition, unless it has left the session."""
         if self.cached_in is self.session.partitions:
             self.session.partition_changed(self)
 
@@ -245,6 +247,7 @@ class Arrivals:
         partitions.arrivals[self] = None
 
     def forget(self, cached: CachedPartition) -> None:
+        """Expect a cached partition no longer. One that is not expected is no error."""
         for key in self.keys.pop(cached, ()):
             expected = self.expected[key]
             del expected[cached]
@@ -252,6 +255,7 @@ class Arrivals:
                 del self.expected[key]
 
     def partition_changed(self, partition: Partition) -> None:
+        """Mark the cached partitions that expect the partition, which has been added here."""
         arrived: dict[CachedPartition, None] = {}
         for name in (partition.topic_id, partition.topic):
             arrived.update(self.expected.get((name, partition.index), {}))
@@ -306,7 +310,7 @@ class DataQueue:
             heapify(self._entries)
 
     def take(self) -> CachedPartition | None:
-        """Take the next partition out of the queue, or return None if it is empty."""
+        """Take the next partition out of the queue. Return None if it is empty."""
         return heappop(self._entries)[1] if self._entries else None
 
     def clear(self) -> None:
@@ -400,6 +404,7 @@ class FetchSession:
         return removed
 
     def touch(self, now: Now) -> None:
+        """Note the time of an accepted request."""
         self.contact_us = now.mono_us
         self.last_used_ms = now.wall_ms
 
@@ -425,6 +430,7 @@ class FetchSession:
     # partitions
 
     def key(self, topic: str, topic_id: bytes, index: int) -> SessionPartitionKey:
+        """Return the key of a partition in ``partitions``."""
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Sliced[None]:
@@ -474,6 +480,7 @@ class FetchSession:
                 self.assess(cached, 0)
 
     def partition_changed(self, cached: CachedPartition) -> None:
+        """Mark a partition that changed, and notify the fetch that is parked or at work."""
         self.mark(cached)
         if self.fetch is not None:  # Decision partition-change
             self.fetch.partition_marked(cached)
@@ -524,6 +531,7 @@ class FetchSession:
         return None
 
     def move_to_end(self, cached: CachedPartition) -> None:
+        """Move a partition to the end of the list, so that the byte limit starves no other (F-15)."""
         self._last_order += 1
         cached.order = self._last_order
 

@@ -123,7 +123,7 @@ class ConsumerHistory(ConsumerObserver, ChannelHistory):
             if channel in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
                 self._sent[channel].node = node
             return
-        if request.api_key == FETCH and _is_farewell(cast(FetchRequest, request.body)):
+        if request.api_key == FETCH and _closes_session(cast(FetchRequest, request.body)):
             return
         operation = self._sent[channel] = self.journal.begin(_snake(api_name(request.api_key)))
         operation.node = node
@@ -356,7 +356,7 @@ class ConsumerHistory(ConsumerObserver, ChannelHistory):
         self.journal.record(MembershipRow(*who, generation, event, *(partition or ("", -1)), self._now_us, since_us))
 
 
-def _is_farewell(body: FetchRequest) -> bool:
+def _closes_session(body: FetchRequest) -> bool:
     return body.session_id != NO_SESSION_ID and body.session_epoch == FINAL_EPOCH
 
 

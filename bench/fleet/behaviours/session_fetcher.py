@@ -307,7 +307,7 @@ class SessionFetcher(ClusterScript):
         """Close the session where the fetcher is still connected and has time, as Kafka's consumer does (F-8)."""
         if self.connected_to is None or self.out_of_time:
             return
-        plan = session.handler.farewell()
+        plan = session.handler.close()
         if plan is not None:
             version = plan.version(self._newest)
             yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)

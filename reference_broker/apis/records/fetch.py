@@ -298,6 +298,7 @@ class Fetch:
         leaders.notify_watchers()
 
     def _look_up(self, cached: CachedPartition) -> None:
+        """Check a partition, and find how much of it can be read, here or in the tier."""
         lookup = look_up(self.broker, cached, self.params)
         self._store_lookup(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
 
@@ -316,6 +317,7 @@ class Fetch:
         return self.remote.look_up(cached, lookup, partition.log)
 
     def _remote_arrived(self, cached: CachedPartition) -> None:
+        """Look up a partition whose read in the tier is finished. The response is due once no read is pending."""
         self.is_urgent = True
         self.partition_marked(cached)
 
@@ -337,6 +339,7 @@ class Fetch:
     # 3. the wait
 
     def _park(self) -> None:
+        """Wait for changes of the session's partitions, at most ``max.wait.ms`` (Kafka's DelayedFetch)."""
         self._watch()
         self._enter(PARKED)
         self.session.attach(self)
@@ -388,6 +391,7 @@ class Fetch:
             self.respond()
 
     def _unpark(self) -> None:
+        """End the wait: cancel the timer, and detach the fetch from all that could complete it."""
         assert self.timer is not None, "only a parked fetch is unparked"
         self.broker.ports.cancel_timer(self.timer)
         self.timer = None
@@ -483,6 +487,7 @@ class Fetch:
                     data[cached] = state
 
     def _place(self, result: PartitionResult) -> int:
+        """Return the sort key of a partition in the response."""
         return self.session.place(result[0])
 
     # 5. what the session records of the response
@@ -592,6 +597,7 @@ class Fetch:
         return self.stage.is_active
 
     def defer_request(self, handle: Callable[[], None]) -> None:
+        """Handle the next request of the session in an event after this fetch."""
         self.deferred_requests = (*self.deferred_requests, handle)
 
     def _handle_deferred_requests(self) -> None:

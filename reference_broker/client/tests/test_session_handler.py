@@ -197,23 +197,23 @@ def test_session_without_partitions_ends_with_id_zero() -> None:
 @pytest.mark.clause("F-8")
 def test_close_session_request_names_no_partitions() -> None:
     handler = opened(FOO0)
-    plan = handler.farewell()
+    plan = handler.close()
     assert plan is not None
     assert plan.session_id == 123
     assert plan.session_epoch == -1
     assert list(plan.to_send) == []
     assert plan.to_forget == ()
     assert handler.handle_response(response(0)).problem is None
-    assert handler.farewell() is None
+    assert handler.close() is None
 
 
 @pytest.mark.clause("F-8")
 def test_no_close_session_request_without_session_or_with_request_in_flight() -> None:
-    assert FetchSessionHandler().farewell() is None
-    assert FetchSessionHandler(sessionless=True).farewell() is None
+    assert FetchSessionHandler().close() is None
+    assert FetchSessionHandler(sessionless=True).close() is None
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
-    assert handler.farewell() is None
+    assert handler.close() is None
 
 
 @pytest.mark.clause("F-4")

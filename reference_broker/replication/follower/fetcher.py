@@ -141,6 +141,7 @@ class Fetcher:
         self._wake(GATHER_US)
 
     def drop(self, followed: FollowedPartition) -> None:
+        """Fetch the partition no longer, and forget it in the session."""
         if self.followed.get(followed.name) is followed:
             del self.followed[followed.name]
             self._lookups.drop(followed)
@@ -149,7 +150,7 @@ class Fetcher:
             self._wake(GATHER_US)
 
     def end(self) -> None:
-        """The node ends: no request is sent and no response is applied any more."""
+        """Send no request and apply no response from now on, since the node ends."""
         self._ended = True
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ class Fetcher:
         )
 
     def _failed(self) -> None:
-        """The request got no response. The leader may or may not have acted on it."""
+        """Continue after a request without a response, on which the leader may have acted or not."""
         self._busy = False
         self._diverged.clear()
         if self._handler.in_flight is not None:
@@ -442,13 +443,13 @@ class Fetchers:
         return len(self._followed)
 
     def halt(self) -> None:
-        """Nothing is sent or appended any more."""
+        """Send and append nothing from now on."""
         self._halted = True
         for fetcher in self._fetchers.values():
             fetcher.end()
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
-        """The partition follows ``state.leader`` from now on. The call is repeated with each newer ``state``."""
+        """Fetch the partition from ``state.leader`` from now on. The call is repeated with each newer ``state``."""
         key = (topic.topic_id, index)
         current = self._followed.get(key)
         if current is not None and current.leader_id == state.leader:
@@ -472,7 +473,7 @@ class Fetchers:
             log.horizon.follow()
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
-        """The partition follows nobody from now on. An unknown partition is no error."""
+        """Fetch the partition no longer. An unknown partition is no error."""
         followed = self._followed.pop((topic_id, index), None)
         if followed is not None:
             self._fetchers[followed.leader_id].drop(followed)

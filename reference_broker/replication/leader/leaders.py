@@ -131,7 +131,7 @@ class Leaders:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
             log = partition.log
-            self.high_watermarks.leads_alone(log)
+            self.high_watermarks.leads_only_replica(log)
             if advance_only_replica(log):
                 partition.changed()
             if must_sync(log):
@@ -238,7 +238,7 @@ class Leaders:
             self._advance(partition, followers)
 
     def _synced(self, partition: Partition) -> None:
-        """More of this node's log is synced."""
+        """Advance the high watermark after a sync of this node's log, which may have held it back."""
         if partition.followers is not None and self._advance(partition, partition.followers):
             partition.changed()
 
@@ -387,6 +387,7 @@ class Leaders:
             self._propose(partition, followers, isr, state.replica_id)
 
     def _propose(self, partition: Partition, followers: Followers, isr: tuple[int, ...], joining: int | None) -> None:
+        """Propose an ISR to the controller (AlterPartition)."""
         broker_epochs = tuple(map(self._brokers.epoch_of, isr))
         proposal = Proposal(isr, broker_epochs, followers.leader_epoch, partition.partition_epoch, joining)
         followers.propose(proposal)
@@ -394,12 +395,14 @@ class Leaders:
         self._proposals.propose(partition, proposal)
 
     def _isr_refused(self, partition: Partition) -> None:
+        """Withdraw a proposal. The replica that it would have added no longer holds the high watermark back."""
         if partition.followers is not None:
             partition.followers.withdraw()
             if self._advance(partition, partition.followers):
                 partition.changed()
 
     def _commit(self, partition: Partition, followers: Followers, isr: tuple[int, ...]) -> None:
+        """Apply the in-sync replicas of the metadata, which may let the high watermark move."""
         changed, proposal = isr != followers.isr, followers.proposal
         followers.commit(isr)
         self._metrics.count(partition)

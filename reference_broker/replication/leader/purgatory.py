@@ -102,7 +102,7 @@ class Acknowledgements:
         heapify(heap)
 
     def reached(self, partition: Partition, heap: Heap, offset: int, error: Error) -> None:
-        """The watermark is now ``offset``. All requests that this settles get ``error``."""
+        """Settle the partition, with ``error``, in all requests that wait for ``offset`` or a smaller one."""
         while heap and heap[0][0] <= offset:
             waiting = heappop(heap)[2]
             assert isinstance(waiting, ParkedRequest), "only this class fills the heap"
@@ -195,11 +195,12 @@ class FollowerWaits:
         return min(max_wait_ms, SHORT_WAIT_MS) if self._is_expected(replica_id) else max_wait_ms
 
     def end(self, replica_id: int, fetch: DelayedFetch) -> None:
+        """Unregister a fetch that is no longer parked."""
         if self._waiting.get(replica_id) is fetch:
             del self._waiting[replica_id]
 
     def expect(self, partition: Partition, replica_ids: Iterable[int]) -> None:
-        """These replicas will have to name the partition, which this node now leads."""
+        """Expect these replicas to name the partition, which this node now leads, in their next fetches."""
         now_us = self._ports.now().mono_us
         for replica_id in replica_ids:
             if not self._is_expected(replica_id):
@@ -231,6 +232,7 @@ class FollowerWaits:
         return False
 
     def _respond_to_expected(self) -> None:
+        """Complete the parked fetches of the replicas that have to name a partition in their next one."""
         self._is_planned = False
         for replica_id, fetch in list(self._waiting.items()):
             if self._waiting.get(replica_id) is fetch and self._is_expected(replica_id):

@@ -141,7 +141,7 @@ class FollowerState:
         self.cached = self.former = None
 
     def forget(self) -> None:
-        """The follower restarted: drops its earlier progress, since it may have lost records."""
+        """Drop the progress of a follower that restarted, since it may have lost records."""
         self.last_caught_up_us = self.last_fetch_us = _NEVER_US
         self.log_end_offset = self.log_start_offset = self.leader_end_at_fetch = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
@@ -209,7 +209,7 @@ class Followers:
         self.states = states
 
     def commit(self, isr: tuple[int, ...]) -> None:
-        """The metadata has these in-sync replicas. This settles what was proposed."""
+        """Set the in-sync replicas of the metadata, and drop the proposal, which they settle."""
         self.isr = isr
         self.proposal = None
         self._split()
@@ -219,7 +219,7 @@ class Followers:
         self._split()
 
     def withdraw(self) -> None:
-        """The proposal was refused and certainly not applied."""
+        """Drop a proposal that was refused and certainly not applied."""
         self.proposal = None
         self._split()
 
@@ -237,13 +237,15 @@ class Followers:
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
 
     def begin_leadership(self, isr: tuple[int, ...], now_us: int) -> None:
-        """A new leader knows no progress of the others. Those out of sync must not hold the high watermark back."""
+        """Count the in-sync followers as caught up, since a new leader knows no progress. The others do not count, so
+        that they do not hold the high watermark back."""
         for state in self.states.values():
             if state.replica_id in isr:
                 state.last_caught_up_us = now_us
 
     def appended(self, leader_end: int) -> None:
-        """The leader's log grew. First settles which followers were up to date until now. Costs one step for each."""
+        """Note that the leader's log grew, after counting the followers that were up to date until now. Costs one step
+        for each follower."""
         before = self.leader_end
         for state in self.states.values():
             if state.log_end_offset == before:
