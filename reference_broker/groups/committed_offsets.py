@@ -1,7 +1,7 @@
-"""The committed offsets of one partition of ``__consumer_offsets``: visible, pending in a transaction, or on their way.
+"""The committed offsets of one partition of ``__consumer_offsets``: visible, pending in a transaction, or unreplicated.
 
-The log decides. A commit is visible once the high watermark has passed its record, whether or not its client got the
-response in time. So a client that comes back finds the same offset here as with a coordinator that loads the log again.
+A commit is visible once the high watermark has passed its record, whether or not its client got the response in time.
+So a client that fetches it gets the same offset here as from a coordinator that loads the log again.
 
 Offsets that a transaction commits (KIP-98) are pending until the high watermark has passed its marker: a commit marker
 makes them visible, an abort marker drops them. A tombstone drops the pending commits of its key, whichever producer
@@ -46,7 +46,7 @@ class CommitOffset:
     metadata_epoch: int = NO_METADATA_EPOCH
     """The epoch of the last metadata that the client had accepted (M-6, M-11)."""
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """Old clients set it. It replaces the broker's retention; -1 stands for none."""
+    """Old clients set it. It replaces the broker's retention; -1 means none."""
 
     def due_ms(self, retention_ms: int) -> int:
         """Return the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
@@ -160,7 +160,7 @@ class OffsetsBatch(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, on its way."""
+    """The end of a producer's transaction. The marker is in the log and not replicated yet."""
 
     end_offset: int
     producer_id: int
@@ -169,20 +169,21 @@ class Marker(NamedTuple):
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """A commit costs O(1). A method that looks at all offsets on their way says so."""
+    """The offsets of all groups of one partition. A commit costs O(1). A method that looks at all unreplicated offsets
+    says so."""
 
     count: int = 0
     """The number of visible offsets."""
     _by_group: dict[str, dict[str, dict[int, StoredOffset]]] = field(default_factory=dict)
     _by_topic: dict[str, dict[str, None]] = field(default_factory=dict)
     _waiting: deque[OffsetsBatch | Marker] = field(default_factory=deque)
-    """In the order of the log."""
+    """What is unreplicated, in the order of the log."""
     _newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = field(default_factory=dict)
-    """The last change of a key on its way, outside of transactions, with one past its record."""
+    """The last unreplicated change of a key outside of transactions, with one past its record."""
     _pending: PendingOffsets = field(default_factory=PendingOffsets)
     """The replicated commits of transactions whose marker is not replicated."""
     _newest_pending: dict[OffsetKey, int] = field(default_factory=dict)
-    """One past the last commit of a transaction that is on its way, by key."""
+    """One past the last unreplicated commit of a transaction, by key."""
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class CommittedOffsets:
             else:
                 self._replicated_pending(entry)
         assert waiting or not (self._newest or self._newest_pending), (
-            f"{len(self._newest) + len(self._newest_pending)} offsets are on their way in no record"
+            f"{len(self._newest) + len(self._newest_pending)} offsets are unreplicated in no record"
         )
 
     def _replicated_plainly(self, batch: OffsetsBatch) -> Iterator[Change]:
@@ -302,18 +303,18 @@ class CommittedOffsets:
         return None if stored is None else stored.commit
 
     def is_pending(self, key: OffsetKey) -> bool:
-        """Return whether an open transaction has committed the key, possibly still on its way."""
+        """Return whether an open transaction has committed the key, replicated or not."""
         return key in self._newest_pending or key in self._pending.of(key.group)
 
     def has_commit(self, key: OffsetKey) -> bool:
-        """Return whether there is something to remove: visible, on its way or pending."""
+        """Return whether there is something to remove: visible, unreplicated or pending."""
         return self.latest(key) is not None or self.is_pending(key)
 
     def is_older(self, key: OffsetKey, end_offset: int, *, counts_waiting: bool = False) -> bool:
         """Return whether the offset is visible, was written below ``end_offset``, and was not written since. It is not
         while an open transaction has committed it.
 
-        With ``counts_waiting`` an offset that is on its way or pending is as good as a visible one."""
+        With ``counts_waiting`` an unreplicated or pending offset counts like a visible one."""
         pending_end = max(self._newest_pending.get(key, NOWHERE), self._pending.end_offset(key))
         newest, stored = self._newest.get(key), self._stored(key)
         if not counts_waiting and (newest is not None or pending_end != NOWHERE):
@@ -340,19 +341,19 @@ class CommittedOffsets:
         return self._pending.of(group).keys()
 
     def has_pending(self, group: str) -> bool:
-        """Return whether an open transaction has committed for the group. Walks over everything on its way."""
+        """Return whether an open transaction has committed for the group. Walks over all unreplicated offsets."""
         return bool(self._pending.of(group)) or any(key.group == group for key in self._newest_pending)
 
     def keys_of(self, group: str) -> list[OffsetKey]:
-        """Return the keys of all offsets of a group, with those that are on their way or pending. Looks at all that
-        are on their way."""
+        """Return the keys of all offsets of a group, with those that are unreplicated or pending. Looks at all
+        unreplicated ones."""
         visible = (
             OffsetKey(group, topic, index) for topic, partitions in self.of(group).items() for index in partitions
         )
         return list(dict.fromkeys([*visible, *self._waiting_of_group(group), *self._pending.of(group)]))
 
     def has_any(self, group: str) -> bool:
-        """Return whether the group has an offset on its way or pending, or a visible one that is not about to go."""
+        """Return whether the group has an unreplicated, pending or visible offset that is not being removed."""
         for topic, partitions in self._by_group.get(group, {}).items():
             for index in partitions:
                 newest = self._newest.get(OffsetKey(group, topic, index))
@@ -361,8 +362,8 @@ class CommittedOffsets:
         return bool(self._pending.of(group)) or bool(self._waiting_of_group(group))
 
     def all_groups(self) -> tuple[str, ...]:
-        """Return the groups with offsets, visible, pending or on their way. Those whose removal is on its way do not
-        count. Walks over everything on its way or pending, and over the visible offsets that are about to go."""
+        """Return the groups with offsets, visible, pending or unreplicated. Those whose removal is unreplicated do
+        not count. Walks over all unreplicated and pending offsets, and over the visible ones that are being removed."""
         removed = {key: end_offset for key, (end_offset, commit) in self._newest.items() if commit is None}
         visible = (
             group
@@ -378,14 +379,14 @@ class CommittedOffsets:
         return [key for key in self._waiting_keys() if key.group == group]
 
     def _waiting_keys(self) -> Iterator[OffsetKey]:
-        """Yield the keys of the commits on their way, pending or not. A key may come twice."""
+        """Yield the keys of the unreplicated commits, pending or not. A key may come twice."""
         yield from (key for key, (_, commit) in self._newest.items() if commit is not None)
         yield from self._newest_pending
 
     # --- the offsets of a topic ---------------------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics with offsets, visible, pending or on their way. Looks at all that are not visible."""
+        """Return the topics with offsets, visible, pending or unreplicated. Looks at all that are not visible."""
         hidden = (key.topic for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
         return tuple(dict.fromkeys([*self._by_topic, *hidden]))
 
@@ -394,7 +395,7 @@ class CommittedOffsets:
         return tuple(self._by_topic.get(topic, ()))
 
     def hidden_of(self, topics: Collection[str]) -> list[OffsetKey]:
-        """Return the keys of these topics whose commits are on their way or pending. Looks at all that are."""
+        """Return the keys of these topics whose commits are unreplicated or pending. Looks at all that are."""
         hidden = (key for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
         return list(dict.fromkeys(key for key in hidden if key.topic in topics))
 
@@ -417,7 +418,7 @@ class CommittedOffsets:
         batches = [entry for entry in self._waiting if isinstance(entry, OffsetsBatch)]
         plain = [each for each in batches if each.producer_id == NO_PRODUCER_ID]
         newest = {key: (each.end_offset, commit) for each in plain for key, commit in each.changes}
-        assert self._newest == newest, "the newest changes are not those of the records on their way"
+        assert self._newest == newest, "the newest changes are not those of the unreplicated records"
         pending = {key: each.end_offset for each in batches if each not in plain for key, _ in each.changes}
-        assert self._newest_pending == pending, "the newest pending commits are not those of the records on their way"
+        assert self._newest_pending == pending, "the newest pending commits are not those of the unreplicated records"
         self._pending.validate()

@@ -169,7 +169,7 @@ class GroupCoordinatorShard(CoordinatorShard):
 
     async def settled(self, requires_stable: bool) -> Error:
         """Wait until offsets may be read, which is mostly at once. The loaded records must be replicated, and with
-        ``requires_stable`` also everything that is on its way now."""
+        ``requires_stable`` also all records of now."""
         error = await Wait[Error](partial(self._log.when_replicated, self._settled_end(requires_stable)))
         self.make_visible()
         if self._is_catching_up:  # Decision offset-fetch-undecided

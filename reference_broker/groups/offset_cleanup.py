@@ -109,7 +109,7 @@ class OffsetCleanup:
         self, shard: GroupCoordinatorShard, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Sliced[None]:
         """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
-        that are on their way or pending are removed, too."""
+        that are unreplicated or pending are removed, too."""
         for at in range(0, len(keys), EXPIRED_OFFSETS_PER_SLICE):
             old_keys = [
                 key

@@ -406,7 +406,7 @@ class OffsetMetadataManager:
         order, or all if it is None.
 
         A coordinator that has just loaded waits until all that it loaded is replicated. If the client
-        ``requires_stable`` offsets, it waits for the commits that are on their way, too, and marks the offsets that an
+        ``requires_stable`` offsets, it waits for the unreplicated commits, too, and marks the offsets that an
         open transaction may change. The errors are those of ``find``, and COORDINATOR_NOT_AVAILABLE if that takes
         longer than ``offsets.commit.timeout.ms``."""
         shard = self._find(group_id)

@@ -1,6 +1,6 @@
-"""OffsetCommit: keeps where the consumers of a group are.
+"""OffsetCommit: commits offsets of a group.
 
-* The response follows when all replicas in sync have the commits.
+* The response is sent when all replicas in sync have the commits.
 * The commit of a member counts as its heartbeat.
 
 Version notes:

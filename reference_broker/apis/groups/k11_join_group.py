@@ -3,7 +3,7 @@
 * The response follows when the generation begins. That is once all members have joined, or when the longest rebalance
   timeout of a member is over.
 * A group that was empty waits ``group.initial.rebalance.delay.ms``, and longer while members come.
-* A static member that starts again keeps its place. It causes no rebalance where the group is Stable and its protocol
+* A static member that restarts keeps its place. It causes no rebalance where the group is Stable and its protocol
   stays. A client with its old ID is fenced.
 * The reason that a member gives is noted in the trace.
 

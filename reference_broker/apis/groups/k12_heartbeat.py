@@ -1,6 +1,5 @@
-"""Heartbeat: a member is alive, and learns whether it has to join again.
+"""Heartbeat: extends the session of a member, and returns whether it has to join again.
 
-* The session of the member is restarted.
 * REBALANCE_IN_PROGRESS requests it to rejoin.
 * UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, for static members, FENCED_INSTANCE_ID mean that the member was removed or
   replaced.

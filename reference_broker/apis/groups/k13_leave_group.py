@@ -1,8 +1,8 @@
-"""LeaveGroup: members go, or an administrator removes them.
+"""LeaveGroup: removes members, on their own request or on that of an administrator.
 
 * Each member has its own result. One rebalance follows for all of them.
 * A static member may be named by its instance alone.
-* A pending JoinGroup of theirs gets UNKNOWN_MEMBER_ID.
+* Their parked JoinGroups and SyncGroups get UNKNOWN_MEMBER_ID.
 * The first reason is noted in the trace.
 
 KIPs: 345, 800.

@@ -1,4 +1,4 @@
-"""OffsetDelete: forgets single committed offsets of a group.
+"""OffsetDelete: deletes single committed offsets of a group.
 
 * The response follows when all replicas in sync have the tombstones.
 * Topics to which the members of the group subscribe are refused: GROUP_SUBSCRIBED_TO_TOPIC.

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: adds the partition of ``__consumer_offsets`` that keeps a group to a transaction.
+"""AddOffsetsToTxn: adds the partition of ``__consumer_offsets`` that stores a group to a transaction.
 
 * It is added when that is replicated, as any other partition.
 * Unlike Kafka: a group ID that no record can hold is INVALID_GROUP_ID.

@@ -1,6 +1,6 @@
 """EndTxn: commits or aborts a transaction.
 
-* The response follows when the decision is replicated. The markers are written after it.
+* The response is sent when PrepareCommit or PrepareAbort is replicated. The markers are written after it.
 * Until every partition has its marker, the producer gets CONCURRENT_TRANSACTIONS for further requests.
 * A retried end, whose response was lost, gets the same outcome.
 * Unlike Kafka: in v5 CONCURRENT_TRANSACTIONS precedes the check of the producer ID, since a producer may have its next

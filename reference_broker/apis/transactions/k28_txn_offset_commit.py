@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: keeps where the consumers of a group are, as a part of a producer's transaction.
+"""TxnOffsetCommit: commits offsets of a group as a part of a producer's transaction.
 
 * The offsets are visible only after the transaction is committed, and those of an aborted one never.
 * The group's partition of the offsets topic must be a part of the transaction. Its coordinator verifies that.

@@ -1,7 +1,7 @@
-"""DescribeProducers: what a partition's replica remembers of its producers.
+"""DescribeProducers: returns the producer state of a partition's replica.
 
 * The leader and each follower respond, so that a tool may query any replica.
-* An open transaction has its first offset. A tool finds hanging transactions by it.
+* An open transaction has its first offset, by which a tool finds hanging transactions.
 * Many producers are listed in several events. Each part of the list has the state of its event.
 
 KIPs: 664.

@@ -1,6 +1,6 @@
 """DescribeTransactions: returns the state of transactional IDs.
 
-* A transaction that is decided has the partitions without their marker.
+* In PrepareCommit and PrepareAbort the partitions are those without a marker.
 * An unknown ID is TRANSACTIONAL_ID_NOT_FOUND. An empty one is INVALID_REQUEST.
 * Unlike Kafka: an ID that is named twice is described once.
 

@@ -87,7 +87,7 @@ def test_commits_out_of_log_order_are_detected() -> None:
 def test_pending_offset_after_replication_is_detected() -> None:
     offsets = CommittedOffsets()
     offsets._newest[KEY] = (1, COMMIT)
-    with pytest.raises(AssertionError, match="1 offsets are on their way in no record"):
+    with pytest.raises(AssertionError, match="1 offsets are unreplicated in no record"):
         list(offsets.replicated(0))
 
 
@@ -175,7 +175,7 @@ def test_served_group_validate(change: Callable[[ServedGroup], None], message: s
             lambda it: it._by_group["g"]["t"].update({1: StoredOffset(COMMIT, 9)}),
             "1 offsets are counted, 2 are visible",
         ),
-        (spoilt("_newest"), "the newest changes are not those of the records on their way"),
+        (spoilt("_newest"), "the newest changes are not those of the unreplicated records"),
         (
             lambda it: it._waiting.appendleft(OffsetsBatch(99, (), NO_PRODUCER_ID)),
             "commits wait out of the log's order",
