@@ -1,8 +1,8 @@
 """Child processes that always end with their parent.
 
 ``subprocess.Popen(..., preexec_fn=ends_with_me())`` starts one. On Linux the kernel then sends it SIGKILL when its
-starter is gone. That also ends a process that is stopped (SIGSTOP) and can notice nothing by itself. Other systems have
-no such call: there a process ends only if it watches a pipe that its starter holds, as nodes do with their stdin.
+starter is gone. That also ends a stopped process (SIGSTOP), which could not end itself. Other systems have no such
+call: there a process ends only if it watches a pipe that its starter holds, as nodes do with their stdin.
 """
 
 import ctypes
@@ -48,8 +48,8 @@ def children() -> "set[psutil.Process]":
 
 def end_children(earlier: "Set[psutil.Process]") -> None:
     """Kill all processes that this one has started since ``earlier`` was taken and that still run, and wait for them. A
-    stop (Ctrl-C, SIGTERM) may come while one is being started; then nobody else knows it. Those of ``earlier`` belong
-    to somebody else in this process, such as Spark."""
+    stop (Ctrl-C, SIGTERM) may arrive while one is being started; then only this function can end it. Processes of
+    ``earlier`` belong to other code in this process, such as Spark."""
     import psutil
 
     later = [*children() - earlier]

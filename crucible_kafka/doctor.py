@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything. It takes about a second, most of which is Java's."""
+    """Run all checks. That takes about a second, most of it for Java."""
     return [inspect() for inspect in INSPECTIONS]
 
 

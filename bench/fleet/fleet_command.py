@@ -86,7 +86,7 @@ class FleetRun:
             self._drive(self.fleet.seeder)
 
     def _serve(self, locust: LocustProcesses, page: tuple[str, int]) -> None:
-        """Let the web page start and stop the load, until somebody ends the fleet."""
+        """Let the web page start and stop the load, until the user ends the fleet."""
         wait_for_page(page, locust)
         say("web", url=f"http://{page[0]}:{page[1]}", clients=len(self.fleet.load), workers=self.spec.workers)
         while self._next_command(locust) is None:

@@ -55,7 +55,7 @@ class OperationFailed(Exception):  # noqa: N818 - Locust shows the name to peopl
 class WorkerFleet:
     """One worker's share of the fleet, its recorder and its reports to the master.
 
-    Where somebody starts and stops the fleet by hand, ``start`` is the number of the start, which is in the names of
+    If the user starts and stops the fleet by hand, ``start`` is the number of the start, which is part of the names of
     the worker's files. Otherwise it is 0.
     """
 
@@ -129,7 +129,7 @@ class WorkerFleet:
         return [driver for driver in self.drivers if self._stage_of[driver.behaviour.process] == stage]
 
     def ended_early(self) -> int:
-        """Return how many clients have ended although the fleet goes on."""
+        """Return how many clients have ended although the fleet continues."""
         return sum(driver.finished and not driver.stop_requested for driver in self.drivers)
 
     def close(self) -> None:

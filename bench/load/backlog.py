@@ -1,8 +1,8 @@
 """A backlog to drain (`consumerBacklogSizeGB`): readers pause until it has its size, and then drain it.
 
-Producers go on all the time. ``WorkloadGenerator.buildAndDrainBacklog`` of OpenMessaging's project counts each
-subscription's own records, and calls the backlog drained when the share ``backlogDrainRatio`` of it is gone, or when
-1,000 records are left.
+Producers never pause. ``WorkloadGenerator.buildAndDrainBacklog`` of OpenMessaging's project counts each subscription's
+own records, and calls the backlog drained when the share ``backlogDrainRatio`` of it is gone, or when 1,000 records are
+left.
 """
 
 import shutil

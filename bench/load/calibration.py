@@ -172,7 +172,7 @@ class Calibrations:
         return self.find(batches) or self.add(batches, self._measure(batches, SECONDS, self._progress))
 
     def add(self, batches: Batches, reached: Sequence[Reached]) -> Calibration:
-        """Keep what was measured, in place of what was known."""
+        """Store the measured figures in place of earlier ones."""
         sent, read = reached
         cpu, cores, at = self._here
         found = Calibration(

@@ -56,9 +56,9 @@ class BenchOptions:
 def play(
     options: BenchOptions, progress: Callable[[str], None], failed: Callable[[str], None] | None = None
 ) -> list[Entry]:
-    """Play all workloads on all targets. Each repetition has the reverse order of the one before, so that a drift of
-    the machine affects all targets alike. Once something is measured, ``failed`` is called with what could not be
-    carried out, and the other runs go on.
+    """Play all workloads on all targets. Each repetition has the reverse order of the previous one, so that a drift of
+    the machine affects all targets alike. Once something is measured, ``failed`` is called for runs that could not be
+    carried out, and the other runs continue.
 
     :raises WorkloadError: a file cannot be read. :raises LoadError: a run could not be carried out.
     :raises CalibrationError: what the generator reaches alone could not be measured.

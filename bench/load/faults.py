@@ -1,5 +1,5 @@
-"""Faults in a workload: a node is killed or paused, or its link to clients is cut or delayed, while the load goes on.
-The report shows what that cost.
+"""Faults in a workload: a node is killed or paused, or its link to clients is cut or delayed, while the load continues.
+The report shows the cost.
 
 A workload lists them under ``crucible: faults:``, with the words of scenarios (``scenarios/fault_kinds.py``): kind,
 node, ``atS`` (a second of the measurement), and how long the node is gone. Any target can play them whose nodes the

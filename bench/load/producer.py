@@ -1,11 +1,11 @@
 """A producer for benchmarks: batches by column, several requests in flight on each connection, an open-loop schedule.
 
-Batch n is due at ``start + n * interval`` and goes to the partition ``n % partitions``, whatever became of the batches
-before. Batches that are due are sent together, one of each partition in a request, as Kafka's own producer does. A
-partition that is out of reach delays its own batches only.
+Batch n is due at ``start + n * interval`` and goes to the partition ``n % partitions``, whatever the outcome of earlier
+batches. Due batches are sent together, one of each partition in a request, as Kafka's own producer does. An unreachable
+partition delays only its own batches.
 
-The values of the partition with the index i have the sequences from ``i * SEQUENCES`` on. So what a partition holds of
-a writer is one span, however much it is.
+The values of the partition with the index i have the sequences from ``i * SEQUENCES`` on, so the values of one writer
+in a partition form one span.
 
 With acks=0 there are no responses. A batch is settled once the socket has taken it, and its end stays unknown.
 
@@ -489,7 +489,7 @@ class LoadProducer:
         self._settled(settled)
 
     def _lose(self, link: LoadLink) -> None:
-        """Nobody knows what became of the requests in flight."""
+        """The outcome of the requests in flight is unknown."""
         link.connection.close()
         self._links.pop(link.address.node_id, None)
         self._stale = True

@@ -67,7 +67,7 @@ def result_path(folder: Path, index: int) -> Path:
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures that other tools state of a run. Nobody has verified it."""
+    """Figures that other tools report of a run, whose records were not verified."""
 
     sent: int
     sent_per_s: float

@@ -231,8 +231,8 @@ WorkerPlans = tuple[list[LoadPlan], list[tuple[int, ReadPlan]], list[TransformPl
 
 
 def worker_plans(spec: LoadSpec, index: int) -> WorkerPlans:
-    """Return the plans of one worker: each n-th. Readers go on where producers end, and so on, so that no worker has
-    more clients than Locust gives it users."""
+    """Return the plans of one worker: each n-th. The numbering continues from producers to readers and so on, so that
+    no worker has more clients than Locust gives it users."""
     producers, readers = load_plans(spec), list(read_plans(spec))
     transformers = transform_plans(spec)
     connections = connection_plans(spec.topics, spec.connections, spec.connections_per_s)

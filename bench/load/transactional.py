@@ -227,7 +227,7 @@ class TransactionalLoadProducer(LoadProducer):
         return error_name(int(error.error)) if error is not None else "transaction_not_ended"
 
     def _renew(self) -> None:
-        """Begin again as a new producer with the same transactional ID, which ends what the one before left open."""
+        """Restart as a new producer with the same transactional ID, which aborts its predecessor's open transaction."""
         if self._first_us and not self._is_settled:
             self._drop_unsent()
             return

@@ -54,7 +54,7 @@ class TransformPlan:
 
 
 class _Source(GroupLoadReader):
-    """The consuming side. It gives batches away as they are, and never commits an offset by itself."""
+    """The consuming side. It passes batches on unchanged, and never commits an offset itself."""
 
     def __init__(
         self, plan: ReadPlan, bootstrap: Sequence[tuple[str, int]], taken: Callable[[Taken], None], owner: "Transformer"
@@ -84,7 +84,7 @@ class _Source(GroupLoadReader):
         self._connections.close_all()
 
     def rewind(self) -> None:
-        """Go on at the group's committed offsets, which are requested."""
+        """Fetch the group's committed offsets, and continue there."""
         held = self._consumer.partitions
         wanted = [partition for partition, each in held.held.items() if not each.is_revoked]
         held.drop(wanted)

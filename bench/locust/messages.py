@@ -68,7 +68,7 @@ def tick_until(has_ended: Callable[[], bool], meter: GeneratorMeter) -> None:
 
 
 def end_without_master(runner: WorkerRunner) -> None:
-    """End this worker's process when the master is gone, since nobody would get its results. Call it in a greenlet."""
+    """End this worker's process when the master is gone, since its results would be lost. Call it in a greenlet."""
     while True:
         gevent.sleep(1.0)
         last_s = runner.last_heartbeat_timestamp  # None before the first response
@@ -112,7 +112,7 @@ def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 def failure_of(reports: Mapping[int, dict[str, Any]], now_s: float) -> str:
     """Return why a worker has failed or seems to be gone, by the last reports; empty if none has. A worker of another
-    machine may vanish, and Locust's master then goes on without it."""
+    machine may vanish, and Locust's master then continues without it."""
     for index, report in reports.items():
         if report["failure"]:
             return str(report["failure"])

@@ -1,7 +1,7 @@
 """Starts and ends Locust's processes: workers, and a master without a load of its own.
 
-Nothing here imports locust. ``wait_for_page`` waits for Locust's web page, on which somebody starts, watches and stops
-the load by hand.
+Nothing here imports locust. ``wait_for_page`` waits for Locust's web page, on which the user starts, watches and stops
+the load.
 """
 
 import json
@@ -37,7 +37,7 @@ EVERYWHERE: Final = ("0.0.0.0", "*", "::")
 
 
 class WorkerDiedError(Exception):
-    """A Locust process ended by itself, or no longer does its work. The message is one sentence."""
+    """A Locust process ended by itself, or no longer responds. The message is one sentence."""
 
 
 class LocustProcesses:

@@ -233,8 +233,8 @@ class Killer:
         return self.progress()
 
     def _stopped_while_ahead(self, leader: BrokerNode, others: Sequence[BrokerNode], partition: str) -> int:
-        """Stop the other nodes when the leader's log has just grown, until it is longer than theirs. They are let go in
-        between, since an application may wait for them before it writes here again. Return the difference."""
+        """Stop the other nodes when the leader's log has just grown, until it is longer than theirs. They are resumed
+        in between, since an application may wait for them before it writes here again. Return the difference."""
 
         def ahead() -> int:
             return _log_bytes(leader, partition) - max(_log_bytes(other, partition) for other in others)

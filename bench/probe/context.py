@@ -144,7 +144,7 @@ class ProbeContext:
         return self._main
 
     def version(self, api_key: int) -> int:
-        """The version in which the case speaks: the highest that it and the broker have. Raise NotAdvertised."""
+        """The version that the case uses: the highest that both it and the broker support. Raise NotAdvertised."""
         return self.broker.version(api_key, self.case.needs.get(api_key, ANY))
 
     def call(

@@ -1,4 +1,4 @@
-"""The time from the kill of a leader or coordinator until its clients go on, on three nodes with equal timeouts."""
+"""The time from the kill of a leader or coordinator until its clients continue, on three nodes with equal timeouts."""
 
 import signal
 import time

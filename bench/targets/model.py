@@ -33,7 +33,7 @@ def named_in(template: str) -> Iterator[str]:
 
 
 def filled(template: str, words: Mapping[str, str]) -> str:
-    """Put in the words. Raise TargetError for a placeholder that nobody knows."""
+    """Replace the placeholders. Raise TargetError for an unknown one."""
 
     def put(match: re.Match[str]) -> str:
         if match[1] not in words:

@@ -36,7 +36,7 @@ MAX_LINE_BYTES: Final = 8 << 20
 MAX_BYTES: Final = 128 << 20
 """The limit of what one process may write."""
 MAX_LINES_AHEAD: Final = 200_000
-"""The limit of events that nobody has taken yet."""
+"""Limit of the number of unread events."""
 KEPT_ERROR_LINES: Final = 40
 SHOWN_ERROR_LINES: Final = 3
 END_S: Final = 3.0

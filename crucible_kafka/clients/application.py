@@ -84,7 +84,8 @@ class ClientError:
 
 
 class Client:
-    """One client of the case. Operations that fail add to ``errors``; the application goes on, as most would."""
+    """One client of the case. Failed operations are added to ``errors``; the application continues, as most
+    applications would."""
 
     ROLE = ""
     DEFAULTS: ClassVar[dict[str, Setting]] = {}

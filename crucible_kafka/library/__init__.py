@@ -1,4 +1,4 @@
-"""A Kafka cluster inside of somebody's tests: ``from crucible_kafka import Cluster``.
+"""A Kafka cluster inside tests: ``from crucible_kafka import Cluster``.
 
 Each name loads with its first use: the process of a node imports modules of this package, and needs none of the names.
 """

@@ -387,8 +387,8 @@ class Admin(ClusterScript):
         return {key: self.random.choice(LOADED_SETTINGS[key])}
 
     def _choose(self) -> tuple[str, TopicSet]:
-        """Only sets whose creation needed one attempt are deleted: a late copy of the request could bring others back,
-        and nobody would be to blame."""
+        """Only sets whose creation needed one attempt are deleted: a late copy of the request could recreate others,
+        which would not be a violation."""
         names = list(self.plan.weights)
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
         if change in OF_NO_TOPIC or change in WILD:

@@ -218,7 +218,7 @@ class ClientChannels(Generic[C]):
 
 
 class ConsumerChannels(ClientChannels[GroupConsumer]):
-    """The channels of a consumer. Those that speak drafts check whether the node serves them."""
+    """The channels of a consumer. Those that use draft versions check whether the node serves them."""
 
     __slots__ = ()
 

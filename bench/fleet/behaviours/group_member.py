@@ -3,15 +3,16 @@
 A member is assembled from parts. ``GroupConsumer`` of the reference client decides everything about the group,
 metadata, positions and fetches. ``ConsumerChannels`` carries its requests, and ``ConsumerHistory`` records them. An
 ``OffsetKeeper`` stores offsets, and a ``RecordSink`` takes the records. This file is the application: it polls at
-intervals, commits, drops revoked partitions, leaves and comes back.
+intervals, commits, drops revoked partitions, leaves and rejoins.
 
-Clients differ from stock clients only where a ``MemberPlan`` says so. With ``metadata_epoch`` a client speaks the draft
-versions of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320:
-it drops stale metadata of a partition, and its fetches name the leader epoch. With neither, it believes any node.
+Clients differ from stock clients only as their ``MemberPlan`` specifies. With ``metadata_epoch`` a client uses the
+draft versions of Metadata, OffsetCommit and OffsetFetch and follows M-5, M-6 and M-10. With ``leader_epochs`` it
+follows KIP-320: it drops stale metadata of a partition, and its fetches contain the leader epoch. With neither, it
+accepts the metadata of any node.
 
-Once the load is over a member goes on until it has caught up. Then it commits and falls silent without leaving, so that
-the others do not take over what has been read. Only a member that leaves while others stay sends LeaveGroup. Each
-closes its fetch sessions last of all, as Kafka's consumer does.
+After the load, a member continues until it has caught up. Then it commits and stops without leaving the group, so that
+its partitions are not reassigned. Only a member that leaves while others continue sends LeaveGroup. Each member finally
+closes its fetch sessions, as Kafka's consumer does.
 """
 
 from collections import deque
@@ -237,7 +238,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
 
 @dataclass(slots=True)
 class MemberLife:
-    """A client from its start to its end. The next life knows nothing of it."""
+    """A client from its start to its end. The next life has none of its state."""
 
     consumer: GroupConsumer
     channels: ConsumerChannels

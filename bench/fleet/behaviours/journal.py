@@ -64,7 +64,7 @@ class Journal:
             self.actions.append(Record(rows))
 
     def end_all(self, error: str) -> list[HistoryRow]:
-        """End all open operations, whose end nobody will learn, and return their rows."""
+        """End all open operations with unknown outcome, and return their rows."""
         rows: list[HistoryRow] = [self._row(each, "info", error) for each in self._open.values()]
         self._open.clear()
         return rows

@@ -5,8 +5,8 @@ of each key, as a reader of a whole compacted topic does (Kafka Streams calls it
 
 An ``OffsetKeeper`` stores offsets in the group, in transactions, or outside the cluster. It writes only offsets that
 have moved. Two commits are never in flight at once, so that none overtakes another. ``OutsideStore`` represents a
-database to which a consumer writes its results together with its offset. It rejects what an owner of an earlier
-generation still brings, as a database would with a condition on its update.
+database to which a consumer writes its results together with its offset. It rejects writes of an owner of an earlier
+generation, as a database would with a condition on its update.
 """
 
 from collections.abc import Iterable, Sequence

@@ -71,7 +71,8 @@ class MirrorPipe(Pipe[Record]):
         return None
 
     def take(self, partition: TopicPartition) -> list[Record]:
-        """Return the records of the next batch, which stay until ``settle``. The partition goes to the queue's end."""
+        """Return the records of the next batch, and keep them until ``settle``. The partition moves to the end of the
+        queue."""
         pieces = self.waiting.pop(partition)
         self.waiting[partition] = pieces
         return list(islice(pieces, RECORDS_PER_BATCH))

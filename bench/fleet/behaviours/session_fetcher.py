@@ -334,7 +334,7 @@ class SessionFetcher(ClusterScript):
             yield from self._poll(node_id, session, intended_us)
 
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Make partitions go on at their log's start, because the broker does not have their position. Only their
+        """Continue partitions at the start of their logs, because the broker does not have their position. Only their
         leader knows the log's start. It is the node that the task is connected to."""
         found = yield from self.bound_offsets(partitions)
         for partition in partitions:

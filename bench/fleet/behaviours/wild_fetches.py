@@ -1,10 +1,10 @@
 """Requests of fetch sessions that Kafka's clients do not send, or send in a rare race only.
 
-A wild fetcher opens sessions with any partitions at any node, also at one that leads none of them, and goes on in
-several at a time. It names partitions again with other offsets, limits, epochs and log starts, adds and forgets some,
-and names some that do not exist. It sends old epochs, closes sessions or just leaves them, and sends requests in a
-session of names that name topics by ID. A broker must respond to each such request by the state of the session. In
-between a wild fetcher requests offsets of the partitions (ListOffsets), also from a leader that has just begun.
+A wild fetcher opens sessions with any partitions at any node, also at one that leads none of them, and uses several at
+a time. It names partitions again with other offsets, limits, epochs and log starts, adds and forgets some, and names
+some that do not exist. It sends old epochs, closes sessions or abandons them, and sends requests that name topics by ID
+in a session that names them by name. A broker must respond to each such request according to the state of the session.
+In between a wild fetcher requests offsets of the partitions (ListOffsets), also from a leader that was just elected.
 
 It keeps no records: what it reads is no evidence of what was written.
 """

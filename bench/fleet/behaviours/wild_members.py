@@ -131,7 +131,7 @@ class WildMembers:
         return self._commit(named)
 
     def responded(self, request: WildRequest, body: object) -> None:
-        """Learn from a response. An identity that is refused is kept for a while: it goes on as a zombie."""
+        """Handle a response. A refused identity is kept for a while, and continues as a zombie."""
         if request.api_key is ApiKey.JOIN_GROUP:
             self._joined(request, body)
         elif request.api_key is ApiKey.LEAVE_GROUP and not group_requests.leave_error(body):
