@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from chaos.checks.check import Check, CheckContext, Kind, QuorumCheck, fields_of
 from chaos.checks.history import History
+from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.quorum.quorum_view import Member, Seen
-from chaos.checks.quorum.synced_before_sent import METADATA_ID, RAFT_CHANNEL, is_fetch_of_metadata
+from chaos.checks.quorum.synced_before_sent import METADATA_ID, RAFT_CHANNEL, fetched_metadata, is_fetch_of_metadata
 from chaos.hooks.metadata_digest import digest_of
-from reference_broker.core.events import Closed, Effect, Event, Note, PeerReply, Reply, Request, Send
+from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
 from reference_broker.wire.apis import ApiKey
 from reports.rows import TraceRow
 
@@ -229,6 +230,111 @@ class VotesSought(VoterCheck):
                 f"voter {node_id} in epoch {member.seen.epoch} has had no leader for {(at_us - since_us) // 1000} ms, "
                 f"and has not sought votes; {limit_us // 1000} ms are allowed (KIP-595)",
             )
+
+
+class _Contact(NamedTuple):
+    """A response of its leader to a follower's fetch."""
+
+    epoch: int
+    leader: int
+    at_us: int
+
+
+class PreVotesRefused(QuorumCheck):
+    """stable-leadership: neither a leader nor a follower that hears from it grants a pre-vote in the leader's epoch.
+
+    KIP-996: a follower that has fetched from its leader within ``controller.quorum.fetch.timeout.ms`` refuses
+    pre-votes, so that a voter whose link to the leader is cut deposes nobody. A follower may consider its leader gone
+    sooner: after EndQuorumEpoch, a broken connection, an error, or a log that diverges. A response to a fetch from
+    before it sought votes does not bring the leader back. The leader itself may have restarted.
+    """
+
+    guarantee = "stable-leadership"
+    acts_on = (
+        *(ApiKey.VOTE, ApiKey.END_QUORUM_EPOCH, (Send, ApiKey.VOTE), (Send, ApiKey.FETCH)),
+        *(PeerReply, PeerDown, Closed, type(None)),
+    )
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._contacts: dict[int, _Contact] = {}
+        """by follower: the last one, while nothing says that the leader is gone"""
+        self._fetches: dict[int, int] = {}
+        """by follower: token of the fetch that it has sent last, and that nothing has overtaken"""
+        self._pending = PendingRequests[_Contact]()
+        """pre-votes that must be refused, with the last contact or the leader's own term"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        member = self.quorum.nodes[node.broker.node_id]
+        if type(event) is PeerReply and event.channel == RAFT_CHANNEL:
+            self._replied(at_us, member, event)
+        elif type(event) is Request and event.api_key == ApiKey.VOTE:
+            self._requested(at_us, node, member, event)
+        elif type(event) is Closed:
+            self._pending.closed(member.node_id, event.connection)
+        else:
+            self._may_be_gone(node, event)
+        for effect in effects:
+            if type(effect) is Send and effect.api_key == ApiKey.VOTE:
+                self._forget(member.node_id)
+            elif type(effect) is Send and effect.api_key == ApiKey.FETCH and is_fetch_of_metadata(effect.body):
+                self._fetches[member.node_id] = effect.token
+            elif type(effect) is Reply and effect.api_key == ApiKey.VOTE:
+                self._responded(at_us, member, effect)
+
+    def _may_be_gone(self, node: "Node", event: Event | None) -> None:
+        node_id = node.broker.node_id
+        is_down = type(event) is PeerDown and event.channel == RAFT_CHANNEL
+        if event is None:
+            self._pending.restarted(node_id)
+        if event is None or is_down or (type(event) is Request and event.api_key == ApiKey.END_QUORUM_EPOCH):
+            self._forget(node_id)
+
+    def _forget(self, node_id: int) -> None:
+        self._contacts.pop(node_id, None)
+        self._fetches.pop(node_id, None)
+
+    def _replied(self, at_us: int, member: Member, event: PeerReply) -> None:
+        seen = member.seen
+        is_awaited = self._fetches.get(member.node_id) == event.token
+        if event.peer == seen.leader_id and is_awaited and _is_contact(event, seen.epoch):
+            self._contacts[member.node_id] = _Contact(seen.epoch, seen.leader_id, at_us)
+        elif event.peer == seen.leader_id:
+            self._forget(member.node_id)
+
+    def _requested(self, at_us: int, node: "Node", member: Member, event: Request) -> None:
+        topics: Any = getattr(event.body, "topics", ())
+        wanted: Any = topics[0].partitions[0] if len(topics) == 1 and len(topics[0].partitions) == 1 else None
+        if wanted is None or not wanted.pre_vote or int(wanted.replica_epoch) != member.seen.epoch:
+            return
+        contact = self._contacts.get(member.node_id)
+        if member.leads:
+            contact = _Contact(member.seen.epoch, member.node_id, at_us)
+        limit_us = node.broker.config.controller_quorum_fetch_timeout_ms * 1000
+        is_fresh = contact is not None and contact.epoch == member.seen.epoch and at_us - contact.at_us < limit_us
+        if contact is not None and is_fresh and int(wanted.replica_id) != contact.leader:
+            self._pending.add(member.node_id, event, contact)
+
+    def _responded(self, at_us: int, member: Member, reply: Reply) -> None:
+        contact, body = self._pending.pop(member.node_id, reply), reply.body
+        if contact is None or body is None or (member.seen.epoch, member.seen.leader_id) != contact[:2]:
+            return
+        self.evidence += 1
+        granted: Any = getattr(body, "topics", ())
+        if len(granted) == 1 and granted[0].partitions[0].vote_granted:
+            self.violated(
+                at_us,
+                f"node {member.node_id} grants a pre-vote in epoch {contact.epoch}, which node {contact.leader} leads, "
+                f"{(at_us - contact.at_us) // 1000} ms after it has heard from that leader (KIP-996)",
+            )
+
+
+def _is_contact(event: PeerReply, epoch: int) -> bool:
+    """Return whether a response to a fetch is of the leader's epoch and continues the follower's log."""
+    partition = fetched_metadata(event)
+    if partition is None or partition.diverging_epoch is not None or partition.snapshot_id is not None:
+        return False
+    return partition.current_leader is None or int(partition.current_leader.leader_epoch) == epoch
 
 
 def _is_of_leader(body: Any) -> bool:

@@ -193,6 +193,7 @@ class _Fetched(NamedTuple):
     offset: int
     epoch: int
     """epoch of the last record that the fetcher has"""
+    replica_id: int
 
 
 class MetadataFetchResponses(QuorumCheck):
@@ -201,6 +202,9 @@ class MetadataFetchResponses(QuorumCheck):
     KIP-595: to any other replica it names the largest epoch of its own log that is not above the replica's, and where
     that epoch ends. S-10: it names its newest snapshot to a fetch at offset 0 if it has any, below its log's start, at
     its log's start with another epoch than the oldest snapshot's, or with an older epoch than that one.
+
+    Only the offset of a fetch that agrees with the leader's log shows how much of that log a voter has, and counts
+    towards the high watermark (KafkaRaftClient.tryCompleteFetchRequest).
     """
 
     guarantee = "log-matching"
@@ -209,6 +213,8 @@ class MetadataFetchResponses(QuorumCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._pending = PendingRequests[_Fetched]()
+        self._agreed: dict[tuple[int, int, int], set[_Fetched]] = {}
+        """by leader, epoch and voter: its fetches, without those of which the leader said that they diverge"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
@@ -219,9 +225,11 @@ class MetadataFetchResponses(QuorumCheck):
         elif type(event) is Request and event.api_key == FETCH and is_fetch_of_metadata(event.body):
             partition = _metadata(event.body)
             if partition is not None:
-                self._pending.add(
-                    node_id, event, _Fetched(int(partition.fetch_offset), int(partition.last_fetched_epoch))
-                )
+                replica_id: Any = getattr(event.body, "replica_id", -1)
+                named = _Fetched(int(partition.fetch_offset), int(partition.last_fetched_epoch), int(replica_id))
+                self._pending.add(node_id, event, named)
+                of_term = node_id, self.quorum.nodes[node_id].seen.epoch, named.replica_id
+                self._agreed.setdefault(of_term, set()).add(named)
         if not self._pending:
             return
         for effect in effects:
@@ -237,6 +245,8 @@ class MetadataFetchResponses(QuorumCheck):
         if not member.seen.leads:  # It was elected, or sends its first response, in this event.
             return
         self.evidence += 1
+        if data.diverging_epoch is not None:
+            self._judge_end(at_us, node, member, fetch)
         replica = node.broker.quorum_node
         start, end = replica.log.start_offset, replica.log.log.log_end_offset
         records, wrong = data.records or b"", ""
@@ -250,6 +260,18 @@ class MetadataFetchResponses(QuorumCheck):
                 at_us,
                 f"node {member.node_id}, whose log has offsets {start} to {end}, responds to a fetch from "
                 f"{fetch.offset} in epoch {fetch.epoch}: {wrong}",
+            )
+
+    def _judge_end(self, at_us: int, node: "Node", member: Member, fetch: _Fetched) -> None:
+        agreed = self._agreed.setdefault((member.node_id, member.seen.epoch, fetch.replica_id), set())
+        agreed.discard(fetch)
+        voter: Any = getattr(node.broker.quorum_node.quorum.state, "voters", {}).get(fetch.replica_id)
+        is_counted = voter is not None and voter.end_offset == fetch.offset
+        if is_counted and all(each.offset != fetch.offset for each in agreed):
+            self.violated(
+                at_us,
+                f"leader {member.node_id} of epoch {member.seen.epoch} counts {fetch.offset} as the end of voter "
+                f"{fetch.replica_id}, whose log diverges there (KIP-595)",
             )
 
 
@@ -378,17 +400,17 @@ def _is_cut(effect: Effect) -> bool:
 
 def _diverging(event: PeerReply) -> tuple[int, int] | None:
     """Return the end offset and the diverging epoch that a response to a fetch of the metadata log names."""
-    partition = _fetched_metadata(event)
+    partition = fetched_metadata(event)
     named = None if partition is None else partition.diverging_epoch
     return None if named is None else (int(named.end_offset), int(named.epoch))
 
 
 def _has_records(event: PeerReply) -> bool:
-    partition = _fetched_metadata(event)
+    partition = fetched_metadata(event)
     return partition is not None and len(partition.records or b"") > 0
 
 
-def _fetched_metadata(event: PeerReply) -> Any:
+def fetched_metadata(event: PeerReply) -> Any:
     """Return the partition of a response to a fetch of the metadata log, or None for any other or with an error."""
     topics: Any = getattr(event.body, "responses", ())
     if event.channel != RAFT_CHANNEL or len(topics) != 1 or getattr(topics[0], "topic_id", None) != METADATA_ID:

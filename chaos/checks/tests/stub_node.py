@@ -78,6 +78,7 @@ class StubQuorum:
     high_watermark: int = -1
     node_id: int = 0
     has_led: bool = False
+    state: Any = None
 
 
 @dataclass

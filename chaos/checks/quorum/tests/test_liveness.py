@@ -10,27 +10,30 @@ from chaos.checks.check import CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.log.batches import BatchIdentity
 from chaos.checks.metadata.tests.metadata_quorum import SECOND_US, Quorum, batch, settled
-from chaos.checks.quorum.liveness import LATE_US, LeaderKeepsMajority, VotesSought
+from chaos.checks.quorum.liveness import LATE_US, LeaderKeepsMajority, PreVotesRefused, VotesSought
 from chaos.checks.quorum.quorum_view import QuorumView, Seen
 from chaos.checks.quorum.synced_before_sent import MAX_REPEATED, DivergenceCut
 from chaos.checks.replication.replica_view import ReplicaView
 from chaos.checks.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorumNode
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.events import Effect, Event, Note, PeerReply, Request, Send, TimerFired
+from reference_broker.core.events import Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send, TimerFired
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import (
+    RaftResponse,
     VoteRequest,
     build_begin_quorum_epoch_request,
+    build_end_quorum_epoch_request,
     build_fetch_request,
     build_fetch_response,
     build_vote_request,
+    build_vote_response,
 )
 from reference_broker.quorum.metadata_log import VALID, Diverging, Validity
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
-FETCH, VOTE, BEGIN_QUORUM_EPOCH = 1, 52, 53
+FETCH, VOTE, BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH = 1, 52, 53, 54
 MS = 1000
 FETCH_MS, ELECTION_MS, BACKOFF_MS = 2000, 1000, 500
 KEEPS_US = FETCH_MS * MS * 3 // 2 + LATE_US
@@ -47,6 +50,7 @@ class Voter:
         self.view = QuorumView(3, 0, self.fault_times)
         context = CheckContext(Settings(), self.view, ReplicaView(self.fault_times))
         self.leads, self.seeks, self.cuts = LeaderKeepsMajority(context), VotesSought(context), DivergenceCut(context)
+        self.refuses = PreVotesRefused(context)
         config = replace(
             BrokerConfig(),
             controller_quorum_fetch_timeout_ms=FETCH_MS,
@@ -62,7 +66,7 @@ class Voter:
         self.happens(None)
 
     def happens(self, event: Event | None, *effects: Effect) -> None:
-        for check in (self.leads, self.seeks, self.cuts):
+        for check in (self.leads, self.seeks, self.cuts, self.refuses):
             check.acted(self.at_us, self.node, event, effects)
 
     def sees(self, leader_id: int, epoch: int = 5, end: int = 20) -> None:
@@ -91,11 +95,20 @@ class Voter:
     def sends(self, key: int, body: object) -> None:
         self.happens(TimerFired(1), Send(0, Channel.RAFT, 1, key, 1, body, Tag(key, 1, ""), 1000, ""))
 
+    def fetches(self) -> None:
+        self.sends(FETCH, build_fetch_request("c", 1, 5, OffsetAndEpoch(20, 5), 0, 0, 100))
+
+    def grants(self, candidate: int = 2, *, epoch: int = 5, granted: bool = True) -> None:
+        """A pre-vote, or its refusal."""
+        body = build_vote_request(VoteRequest("c", 1, candidate, epoch, OffsetAndEpoch(20, 5), True))
+        tag = Tag(VOTE, 2, "")
+        response = build_vote_response(RaftResponse(ErrorCode.none, 0, epoch, granted=granted))
+        self.happens(Request(1, 1, VOTE, 2, "", body, tag), Reply(1, 1, VOTE, 2, response, tag))
+
     @property
     def explanations(self) -> str:
-        return " ".join(
-            violation.explanation for check in (self.leads, self.seeks, self.cuts) for violation in check.violations
-        )
+        checks = self.leads, self.seeks, self.cuts, self.refuses
+        return " ".join(violation.explanation for check in checks for violation in check.violations)
 
 
 @pytest.fixture
@@ -305,3 +318,56 @@ def test_new_controller_has_no_heartbeats_yet(quorum: Quorum, waited_us: int, ri
     quorum.now_us = led_us + waited_us
     quorum.note(1, "broker_fenced", broker=3)
     assert ("no-false-fencing" not in quorum.broken()) is right
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize("late_us", [0, FETCH_MS * MS - 1])
+def test_follower_that_hears_from_its_leader_grants_no_pre_vote(voter: Voter, late_us: int) -> None:
+    voter.sees(0)
+    voter.fetches()
+    voter.gets()
+    voter.at_us += late_us
+    voter.grants(granted=False)
+    assert not voter.explanations
+    voter.grants()
+    assert "node 1 grants a pre-vote in epoch 5, which node 0 leads" in voter.explanations
+
+
+@pytest.mark.clause("T-7")
+def test_leader_grants_no_pre_vote_in_its_epoch(voter: Voter) -> None:
+    voter.sees(1)
+    voter.grants()
+    assert "which node 1 leads" in voter.explanations
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(
+    "why",
+    ["silent", "never heard", "resigned", "refused", "broken", "diverges", "seeks", "restarted", "epoch", "itself"],
+)
+def test_follower_whose_leader_may_be_gone_may_grant_a_pre_vote(voter: Voter, why: str) -> None:
+    voter.sees(0)
+    voter.fetches()
+    if why not in ("never heard", "seeks"):
+        voter.gets()
+    if why == "silent":
+        voter.at_us += FETCH_MS * MS
+    elif why == "resigned":
+        body = build_end_quorum_epoch_request("c", 0, 5, (2, 1))
+        voter.happens(Request(1, 1, END_QUORUM_EPOCH, 1, "", body, Tag(END_QUORUM_EPOCH, 1, "")))
+    elif why == "refused":
+        error = build_fetch_response(ErrorCode.not_leader_or_follower, 2, 6, 10, 0, VALID, b"")
+        voter.happens(PeerReply(0, Channel.RAFT, 1, error))
+    elif why == "broken":
+        voter.happens(PeerDown(0, Channel.RAFT))
+    elif why == "diverges":
+        voter.gets(Diverging(OffsetAndEpoch(15, 4)))
+    elif why == "seeks":  # The response to its earlier fetch comes late.
+        voter.sends(VOTE, build_vote_request(VoteRequest("c", 1, 1, 5, OffsetAndEpoch(20, 5), True)))
+        voter.gets()
+    elif why == "restarted":
+        voter.happens(None)
+    elif why == "epoch":
+        voter.sees(-1, epoch=6)
+    voter.grants(0 if why == "itself" else 2, epoch=6 if why == "epoch" else 5)
+    assert not voter.explanations

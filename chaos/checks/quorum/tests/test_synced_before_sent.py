@@ -2,6 +2,7 @@
 
 import json
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,9 +113,12 @@ class Voter:
         *,
         start: int = 10,
         appends_first: bool = False,
+        counted: int = -1,
     ) -> str:
         """Return what is wrong with a leader's response to a fetch. Its log begins at ``start``, after a snapshot if
-        that is not 0. With ``appends_first`` the same event appends the first batch of its epoch."""
+        that is not 0. With ``appends_first`` the same event appends the first batch of its epoch. ``counted`` is the
+        end that it counts of the fetcher."""
+        self.quorum.state = SimpleNamespace(voters={3: SimpleNamespace(end_offset=counted)})
         replica, member = self.node.broker.quorum_node, self.view.nodes[1]
         replica.store.ids = [OffsetAndEpoch(start, 2)] if start else []
         replica.log.start_offset = replica.log.log.log_start_offset = start
@@ -269,6 +273,12 @@ def test_leader_compares_the_log_of_each_fetcher(
     """The leader's log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
     assert voter.fetch_violation(offset, epoch, right) == ""
     assert f"a fetch from {offset} in epoch {epoch}: " in voter.fetch_violation(offset, epoch, wrong)
+
+
+def test_offset_of_a_fetch_that_diverges_does_not_count(voter: Voter) -> None:
+    assert voter.fetch_violation(18, 3, EARLIER, counted=12) == ""
+    assert voter.fetch_violation(20, 5, VALID, counted=20) == ""
+    assert "counts 18 as the end of voter 3" in voter.fetch_violation(18, 3, EARLIER, counted=18)
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(16, 3), (17, 4)])
