@@ -364,8 +364,8 @@ def _notify(written: Sequence[WrittenBatch]) -> None:
 
 
 def _sync_then_respond(progress: ProduceInProgress, responses: list[ProduceTopicResponse]) -> None:
-    """Sync the logs that ``flush.messages`` requires it of. Respond when they are durable and, with acks=all, when the
-    high watermarks have passed the batches."""
+    """Sync the logs for which ``flush.messages`` requires it, and respond after that. With acks=all, respond when the
+    high watermarks have passed the batches, too. A partition with one replica has no other to wait for."""
     broker, call, request = progress.broker, progress.call, progress.request
     response = _response(broker, responses, call)
     unsynced = [partition for partition, _, _ in progress.written if must_sync(partition.log)]

@@ -122,7 +122,7 @@ class Leaders:
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
-        """Called when this node leads ``partition`` as ``state`` says. The call is repeated with each newer state.
+        """Lead ``partition`` as ``state`` says. The call is repeated with each newer state.
 
         The log's min.insync.replicas is that of the same image, so that the high watermark moves by an ISR and a
         minimum of one metadata offset (E-2).
@@ -150,7 +150,7 @@ class Leaders:
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def stops_leading(self, partition: Partition) -> None:
-        """Called when this node no longer leads the partition. Requests that wait for it fail at once."""
+        """Fail all requests that wait for the partition, which this node no longer leads."""
         followers, partition.followers = partition.followers, None
         self._metrics.discount(partition)
         self._lag_check.unwatch(partition)
