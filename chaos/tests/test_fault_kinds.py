@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from chaos.interceptor.interceptor import Interceptor
+from chaos.interceptor.tests.intercepted import NOW, Ended, Log, interceptor, peer_response, rule, send
+from chaos.interceptor.tests.test_wire_damage import fetched, produce
 from chaos.live.fault_scheduler import BEGIN
 from chaos.sim import fault_scheduler, swarm, timed_faults
-from chaos.tests.intercepted import NOW, Ended, Log, interceptor, peer_response, rule, send
-from chaos.tests.test_wire_damage import fetched, produce
 from reference_broker.core.events import Closed, Note, StoreCall, StoreDone
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import ListObjects, Put, StoredObject

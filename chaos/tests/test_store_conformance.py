@@ -11,7 +11,7 @@ import pytest
 from chaos.live.s3_server import S3Server
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import SimStore
-from chaos.tests.stub_machine import StubMachine
+from chaos.sim.tests.stub_machine import StubMachine
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.store import (

@@ -8,7 +8,7 @@ from chaos.frame_proxy.conversation import LARGE_BYTES
 from chaos.frame_proxy.recorder import FRAMES, LINES, FrameRecorder
 from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, produce, request, response
-from chaos.tests.intercepted import rule
+from chaos.interceptor.tests.intercepted import rule
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import (
     FetchPartition,

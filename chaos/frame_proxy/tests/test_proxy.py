@@ -11,7 +11,7 @@ import pytest
 
 from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, ProxyPlan
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, request
-from chaos.tests.intercepted import rule
+from chaos.interceptor.tests.intercepted import rule
 from reference_broker.core.events import Reply
 from reference_broker.wire.tags import Tag
 

@@ -1,6 +1,6 @@
 """Mutants of a node in the part of an external broker: each breaks what frames show of its fetch sessions.
 
-CI plays the control and one of them (``chaos/tests/test_live_verdicts.py``).
+CI plays the control and one of them (``chaos/live/tests/test_live_verdicts.py``).
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chaos.interceptor.interceptor import Interceptor
-from chaos.tests.intercepted import NOW, Ended, Log, interceptor, rule
+from chaos.interceptor.tests.intercepted import NOW, Ended, Log, interceptor, rule
 from reference_broker.core.events import Closed, Effect, Event, StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.store import (

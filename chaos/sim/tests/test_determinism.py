@@ -11,7 +11,7 @@ from chaos.seeds import number_for
 from chaos.sim.one_seed import play_seed
 from scenarios import loader
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLAY = """
 import sys
 from chaos.sim.one_seed import play_seed

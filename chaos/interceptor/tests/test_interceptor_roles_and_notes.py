@@ -7,7 +7,7 @@ import pytest
 
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.rules import SharedHitCounter, rules_for
-from chaos.tests.intercepted import (
+from chaos.interceptor.tests.intercepted import (
     FETCH,
     NOW,
     SNAPSHOT,

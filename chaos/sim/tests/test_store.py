@@ -6,7 +6,7 @@ import pytest
 
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import PART_BYTES, SimStore
-from chaos.tests.stub_machine import StubMachine
+from chaos.sim.tests.stub_machine import StubMachine
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, ListObjects, Put, PutFile, StoreOperation

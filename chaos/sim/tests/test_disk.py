@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from chaos.interceptor.tests.intercepted import Log, interceptor, rule
 from chaos.sim.disk import SimDisk, Synced
-from chaos.tests.intercepted import Log, interceptor, rule
 from reference_broker.ports.disk import DiskError, KnownFolder
 from scenarios.model import Match
 

@@ -10,7 +10,7 @@ from kio.schema.heartbeat.v4.response import HeartbeatResponse
 from chaos.interceptor.frame_faults import stamped
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.raw_frames import RawFrame, reply_frame, value_of
-from chaos.tests.intercepted import NOW, Log, interceptor, rule
+from chaos.interceptor.tests.intercepted import NOW, Log, interceptor, rule
 from reference_broker.core.events import Closed, Reply
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode

@@ -81,7 +81,7 @@ def test_all_points_of_the_broker_are_at_a_decision() -> None:
     for number, point in enumerate(declared_points()):
         by_path.setdefault(point.path, []).append((number, point))
     for path, points in by_path.items():
-        tree = counted((Path(__file__).parents[2] / path).read_text(), points)
+        tree = counted((Path(__file__).parents[3] / path).read_text(), points)
         calls = [each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id in (DECIDES, REACHES)]
         assert len(calls) >= len(points)
 

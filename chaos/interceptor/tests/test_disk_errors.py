@@ -9,11 +9,11 @@ import pytest
 
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.log.batches import read_batches
+from chaos.interceptor.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
 from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim import timed_faults
+from chaos.sim.tests.stub_machine import StubMachine
 from chaos.sim.world import SimWorld
-from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
-from chaos.tests.stub_machine import StubMachine
 from reference_broker.core.events import Note, Sync, SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
 from scenarios.loader import find

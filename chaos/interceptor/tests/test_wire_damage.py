@@ -8,8 +8,8 @@ from chaos.interceptor.frame_faults import RequestStream, damaged, has_part
 from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.raw_frames import request_frame
 from chaos.interceptor.rules import SharedHitCounter
+from chaos.interceptor.tests.intercepted import NOW, Log, rule
 from chaos.sim.codec_check import ReplyStream, reply_bytes
-from chaos.tests.intercepted import NOW, Log, rule
 from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.records.batch import InvalidRecords, validate
 from reference_broker.records.record import Record, build

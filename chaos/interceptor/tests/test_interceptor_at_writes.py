@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.tests.intercepted import Ended, Log, interceptor, rule
+from chaos.interceptor.tests.intercepted import Ended, Log, interceptor, rule
 from reference_broker.ports.disk import DiskError, MemoryDisk
 from scenarios.model import Match, Range
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.interceptor.rules import Counter, FileHitCounter, HitCounter, SharedHitCounter, rules_for
-from chaos.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
+from chaos.interceptor.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Close, Closed, Effect, Note, Opened, Request
 from reference_broker.wire.errors import ErrorCode
 from reports.rows import FaultRow

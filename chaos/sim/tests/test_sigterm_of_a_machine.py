@@ -7,7 +7,7 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.links import Links
 from chaos.sim.machine import Machine, nothing
 from chaos.sim.network import Network
-from chaos.tests.test_sim_peers import FakeNode
+from chaos.sim.tests.test_peers import FakeNode
 from reference_broker.core.events import TimerFired
 from reference_broker.ports.node_ports import Now
 

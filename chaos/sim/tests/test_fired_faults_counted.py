@@ -6,7 +6,7 @@ from chaos.faults.node_requests import NodeRequest
 from chaos.sim.links import CLIENTS
 from chaos.sim.one_seed import play_seed
 from chaos.sim.stepwise_faults import STAYS_US, Intruder
-from chaos.tests.test_sim_peers import Pair
+from chaos.sim.tests.test_peers import Pair
 from reference_broker.core.events import Request
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.wire.apis import ApiKey
