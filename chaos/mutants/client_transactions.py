@@ -200,7 +200,7 @@ def aborts_acknowledged_unwritten(original: Function, self: Any, marker: Any, ke
 # --- the offsets of groups ------------------------------------------------------------------------------------------
 
 
-@mutant(f"{OFFSETS}.appended")
+@mutant(f"{OFFSETS}.add_unreplicated")
 def offsets_visible_before_commit(
     original: Function, self: Any, end_offset: int, changes: Any, producer_id: int = NO_PRODUCER_ID
 ) -> None:
@@ -208,7 +208,7 @@ def offsets_visible_before_commit(
     original(self, end_offset, changes)
 
 
-@mutant(f"{OFFSETS}.ended")
+@mutant(f"{OFFSETS}.add_end_transaction_marker")
 def offsets_kept_after_abort(
     original: Function, self: Any, end_offset: int, producer_id: int, *, is_commit: bool
 ) -> None:

@@ -187,9 +187,9 @@ class CommittedOffsets:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def appended(self, end_offset: int, changes: Sequence[Change], producer_id: int = NO_PRODUCER_ID) -> None:
-        """The changes are in the log, up to ``end_offset``. With a producer ID they belong to its open transaction,
-        and are no removals."""
+    def add_unreplicated(self, end_offset: int, changes: Sequence[Change], producer_id: int = NO_PRODUCER_ID) -> None:
+        """Add changes that are in the log, up to ``end_offset``. With a producer ID they belong to its transaction, and
+        are no removals."""
         self._append(OffsetsBatch(end_offset, changes, producer_id))
         for key, commit in changes:
             if producer_id == NO_PRODUCER_ID:
@@ -198,8 +198,8 @@ class CommittedOffsets:
                 assert commit is not None, f"a transaction removes {key}"
                 self._newest_pending[key] = end_offset
 
-    def ended(self, end_offset: int, producer_id: int, *, is_commit: bool) -> None:
-        """A marker of the producer is in the log, just before ``end_offset``."""
+    def add_end_transaction_marker(self, end_offset: int, producer_id: int, *, is_commit: bool) -> None:
+        """Add a marker of the producer that is in the log, just before ``end_offset``."""
         self._append(Marker(end_offset, producer_id, is_commit))
 
     def _append(self, entry: OffsetsBatch | Marker) -> None:
@@ -207,11 +207,11 @@ class CommittedOffsets:
         assert entry.end_offset >= last, f"commits up to offset {entry.end_offset} follow those up to {last}"
         self._waiting.append(entry)
 
-    def replicated(self, high_watermark: int, most: int = DECIDED_OFFSETS_PER_SLICE) -> Iterator[Change]:
-        """Make visible what is below the high watermark. Yields each visible change, in the order of the log.
+    def advance_high_watermark(self, high_watermark: int, most: int = DECIDED_OFFSETS_PER_SLICE) -> Iterator[Change]:
+        """Make visible what is below the high watermark. Yield each visible change, in the order of the log.
 
-        Stops after ``most`` commits of transactions. The rest of a long one is left to the next call, and everything
-        after it, too (``is_behind``)."""
+        Stop after ``most`` commits of transactions. The next call goes on with a long one, and with everything after it
+        (``is_behind``)."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= high_watermark and most > 0:
             entry = waiting[0]

@@ -157,7 +157,7 @@ class GroupCoordinatorShard(CoordinatorShard):
 
     def transaction_ended(self, producer_id: int, offset: int, *, is_commit: bool) -> None:
         """Record that the log has a marker of this producer, at ``offset``. It takes effect when it is replicated."""
-        self.offsets.ended(offset + 1, producer_id, is_commit=is_commit)
+        self.offsets.add_end_transaction_marker(offset + 1, producer_id, is_commit=is_commit)
         self.make_visible()
 
     def remove_offsets(self, keys: Sequence[OffsetKey]) -> OffsetsWrite:
@@ -191,7 +191,7 @@ class GroupCoordinatorShard(CoordinatorShard):
             self.make_visible()
             return OffsetsWrite(False, completed(client_error(appended)))
         if changes:
-            self.offsets.appended(appended.end_offset, changes, producer.producer_id)
+            self.offsets.add_unreplicated(appended.end_offset, changes, producer.producer_id)
             group_id = changes[0][0].group
             if group_id not in self.groups and changes[0][1] is not None:
                 self.add_group(Group(group_id, self._ports.now().wall_ms))
@@ -229,7 +229,7 @@ class GroupCoordinatorShard(CoordinatorShard):
         if not offsets.is_waiting:
             return False
         before = offsets.count
-        for key, commit in offsets.replicated(self.led.log.high_watermark):
+        for key, commit in offsets.advance_high_watermark(self.led.log.high_watermark):
             if self.is_loaded:
                 self._note(key, commit)
         self._metrics.offsets.value += offsets.count - before
@@ -291,7 +291,7 @@ class OffsetsPlayback:
             commit = None if record.value is None else read_offset_value(key, record.value)
             is_pending = header.is_transactional and commit is not None
             producer_id = header.producer_id if is_pending else NO_PRODUCER_ID
-            self.shard.offsets.appended(end_offset, ((key, commit),), producer_id)
+            self.shard.offsets.add_unreplicated(end_offset, ((key, commit),), producer_id)
         elif isinstance(key, GroupKey):
             self._groups.pop(key.group, None)
             if record.value is not None:
@@ -303,7 +303,9 @@ class OffsetsPlayback:
         except InvalidRecords as invalid:
             raise DamagedRecord(invalid.message) from None
         if type_ in (ControlType.ABORT, ControlType.COMMIT):
-            self.shard.offsets.ended(end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT)
+            self.shard.offsets.add_end_transaction_marker(
+                end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT
+            )
 
     def batch_replayed(self) -> None:
         self.shard.make_visible()

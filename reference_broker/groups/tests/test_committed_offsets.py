@@ -62,15 +62,15 @@ def played(steps: Sequence[Made | Ended | int]) -> Iterator[tuple[CommittedOffse
         if isinstance(step, int):
             high_watermark = min(end, high_watermark + step)
             while offsets.is_behind(high_watermark):
-                list(offsets.replicated(high_watermark, most=1))
+                list(offsets.advance_high_watermark(high_watermark, most=1))
         elif isinstance(step, Ended):
             end += 1
-            offsets.ended(end, step.producer, is_commit=step.is_commit)
+            offsets.add_end_transaction_marker(end, step.producer, is_commit=step.is_commit)
             log.append(Ending(end, step.producer, step.is_commit))
         else:
             end += len(step.offsets)
             producer_id = NO_PRODUCER_ID if step.producer is None else step.producer
-            offsets.appended(end, [change(key, offset, end) for key, offset in step.offsets], producer_id)
+            offsets.add_unreplicated(end, [change(key, offset, end) for key, offset in step.offsets], producer_id)
             for key, offset in step.offsets:
                 log.append(Removal(end, key) if offset is None else Commit(end, key, offset, step.producer))
         yield offsets, log, high_watermark
@@ -146,47 +146,47 @@ def test_is_older_excludes_commits_after_boundary(steps: list[Made | Ended | int
 def test_group_whose_removal_is_on_its_way_has_no_offsets() -> None:
     """A coordinator that loads a log, of which it does not know yet what is replicated, does not bring it back."""
     offsets, key = CommittedOffsets(), KEYS[0]
-    offsets.appended(1, [change(key, 1, 0)])
-    offsets.appended(2, [change(key, 1, 0)], producer_id=7)
+    offsets.add_unreplicated(1, [change(key, 1, 0)])
+    offsets.add_unreplicated(2, [change(key, 1, 0)], producer_id=7)
     assert offsets.all_groups() == (key.group,)
-    offsets.appended(3, [(key, None)])
+    offsets.add_unreplicated(3, [(key, None)])
     assert offsets.all_groups() == ()
-    list(offsets.replicated(2))
+    list(offsets.advance_high_watermark(2))
     assert offsets.all_groups() == ()
-    offsets.appended(4, [change(key, 2, 0)], producer_id=7)
+    offsets.add_unreplicated(4, [change(key, 2, 0)], producer_id=7)
     assert offsets.all_groups() == (key.group,)
 
 
 def test_changes_are_yielded_in_log_order() -> None:
     offsets = CommittedOffsets()
     first, second = change(KEYS[0], 1, 0), change(KEYS[1], 2, 1)
-    offsets.appended(1, [first])
-    offsets.appended(2, [second])
-    assert list(offsets.replicated(0)) == []
-    assert list(offsets.replicated(2)) == [first, second]
+    offsets.add_unreplicated(1, [first])
+    offsets.add_unreplicated(2, [second])
+    assert list(offsets.advance_high_watermark(0)) == []
+    assert list(offsets.advance_high_watermark(2)) == [first, second]
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerWithCommit")
 def test_commit_marker_yields_changes_and_abort_marker_none() -> None:
     offsets = CommittedOffsets()
     first, second = change(KEYS[0], 1, 0), change(KEYS[1], 2, 0)
-    offsets.appended(1, [first], 5)
-    offsets.appended(2, [second], 6)
-    assert list(offsets.replicated(2)) == []
-    offsets.ended(3, 5, is_commit=True)
-    offsets.ended(4, 6, is_commit=False)
-    assert list(offsets.replicated(3)) == [first]
-    assert list(offsets.replicated(4)) == []
+    offsets.add_unreplicated(1, [first], 5)
+    offsets.add_unreplicated(2, [second], 6)
+    assert list(offsets.advance_high_watermark(2)) == []
+    offsets.add_end_transaction_marker(3, 5, is_commit=True)
+    offsets.add_end_transaction_marker(4, 6, is_commit=False)
+    assert list(offsets.advance_high_watermark(3)) == [first]
+    assert list(offsets.advance_high_watermark(4)) == []
     assert offsets.count == 1
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerKeepsTheMostRecentCommittedOffset")
 def test_marker_does_not_replace_later_plain_commit() -> None:
     offsets = CommittedOffsets()
-    offsets.appended(1, [change(KEYS[0], 100, 0)], 5)
-    offsets.appended(2, [change(KEYS[0], 101, 0)])
-    offsets.ended(3, 5, is_commit=True)
-    list(offsets.replicated(3))
+    offsets.add_unreplicated(1, [change(KEYS[0], 100, 0)], 5)
+    offsets.add_unreplicated(2, [change(KEYS[0], 101, 0)])
+    offsets.add_end_transaction_marker(3, 5, is_commit=True)
+    list(offsets.advance_high_watermark(3))
     found = offsets.find(KEYS[0])
     assert found is not None
     assert (found.offset, offsets.count) == (101, 1)
@@ -195,24 +195,24 @@ def test_marker_does_not_replace_later_plain_commit() -> None:
 @pytest.mark.clause("OffsetMetadataManagerTest.testReplayWithTombstoneAndPendingTransactionalOffsets")
 def test_tombstone_drops_pending_commits_of_key() -> None:
     offsets = CommittedOffsets()
-    offsets.appended(1, [change(KEYS[0], 100, 0), change(KEYS[1], 100, 0)], 5)
-    offsets.appended(2, [change(KEYS[0], 7, 0)], 6)
-    offsets.appended(3, [change(KEYS[0], None, 3)])
-    list(offsets.replicated(3))
+    offsets.add_unreplicated(1, [change(KEYS[0], 100, 0), change(KEYS[1], 100, 0)], 5)
+    offsets.add_unreplicated(2, [change(KEYS[0], 7, 0)], 6)
+    offsets.add_unreplicated(3, [change(KEYS[0], None, 3)])
+    list(offsets.advance_high_watermark(3))
     assert list(offsets.pending_of("g")) == [KEYS[1]]
-    offsets.ended(4, 5, is_commit=True)
-    offsets.ended(5, 6, is_commit=True)
-    assert list(offsets.replicated(5)) == [change(KEYS[1], 100, 0)]
+    offsets.add_end_transaction_marker(4, 5, is_commit=True)
+    offsets.add_end_transaction_marker(5, 6, is_commit=True)
+    assert list(offsets.advance_high_watermark(5)) == [change(KEYS[1], 100, 0)]
 
 
 def test_long_transaction_completes_in_slices_and_later_changes_wait() -> None:
     offsets = CommittedOffsets()
     many = DECIDED_OFFSETS_PER_SLICE + 1
     for index in range(many):
-        offsets.appended(index + 1, [change(OffsetKey("g", "t", index), 1, 0)], 5)
-    offsets.ended(many + 1, 5, is_commit=True)
-    offsets.appended(many + 2, [change(OffsetKey("g", "t", many - 1), 2, 0)])
-    assert len(list(offsets.replicated(many + 2))) == DECIDED_OFFSETS_PER_SLICE
+        offsets.add_unreplicated(index + 1, [change(OffsetKey("g", "t", index), 1, 0)], 5)
+    offsets.add_end_transaction_marker(many + 1, 5, is_commit=True)
+    offsets.add_unreplicated(many + 2, [change(OffsetKey("g", "t", many - 1), 2, 0)])
+    assert len(list(offsets.advance_high_watermark(many + 2))) == DECIDED_OFFSETS_PER_SLICE
     assert offsets.is_behind(many + 2)
-    assert [commit.offset for _, commit in offsets.replicated(many + 2) if commit is not None] == [1, 2]
+    assert [commit.offset for _, commit in offsets.advance_high_watermark(many + 2) if commit is not None] == [1, 2]
     assert not offsets.is_behind(many + 2)

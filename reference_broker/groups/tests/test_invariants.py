@@ -79,16 +79,16 @@ def test_generation_going_back_is_detected() -> None:
 
 def test_commits_out_of_log_order_are_detected() -> None:
     offsets = CommittedOffsets()
-    offsets.appended(7, [(KEY, COMMIT)])
+    offsets.add_unreplicated(7, [(KEY, COMMIT)])
     with pytest.raises(AssertionError, match="commits up to offset 6 follow those up to 7"):
-        offsets.appended(6, [(KEY, None)])
+        offsets.add_unreplicated(6, [(KEY, None)])
 
 
 def test_pending_offset_after_replication_is_detected() -> None:
     offsets = CommittedOffsets()
     offsets._newest[KEY] = (1, COMMIT)
     with pytest.raises(AssertionError, match="1 offsets are unreplicated in no record"):
-        list(offsets.replicated(0))
+        list(offsets.advance_high_watermark(0))
 
 
 def test_serving_group_of_lost_partition_is_detected() -> None:
@@ -184,9 +184,9 @@ def test_served_group_validate(change: Callable[[ServedGroup], None], message: s
 )
 def test_committed_offsets_validate(change: Callable[[CommittedOffsets], None], message: str) -> None:
     offsets = CommittedOffsets()
-    offsets.appended(1, [(KEY, COMMIT)])
-    list(offsets.replicated(1))
-    offsets.appended(2, [(KEY, None)])
+    offsets.add_unreplicated(1, [(KEY, COMMIT)])
+    list(offsets.advance_high_watermark(1))
+    offsets.add_unreplicated(2, [(KEY, None)])
     offsets.validate()
     change(offsets)
     with pytest.raises(AssertionError, match=message):

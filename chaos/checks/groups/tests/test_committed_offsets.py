@@ -43,8 +43,8 @@ def coordinator_with(offset: int | None) -> "Node":
     coordinated = StubGroupCoordinatorShard()
     if offset is not None:
         commit = CommitOffset("hot", 0, offset, -1, "", 0)
-        coordinated.offsets.appended(1, [(OffsetKey("g", "hot", 0), commit)])
-        assert list(coordinated.offsets.replicated(1))
+        coordinated.offsets.add_unreplicated(1, [(OffsetKey("g", "hot", 0), commit)])
+        assert list(coordinated.offsets.advance_high_watermark(1))
     return StubNode(StubBroker(groups=StubCoordinator([coordinated]))).as_node()
 
 

@@ -409,8 +409,8 @@ def loaded(world: CheckedGroupCoordinator) -> CheckedGroupCoordinator:
     world.group(of_group())
     world.offset(commit(5))
     world.target.groups["g"] = of_group()
-    world.held.appended(world.log.log_end_offset, [(OffsetKey("g", "t", 0), commit(5))])
-    assert list(world.held.replicated(world.log.log_end_offset))
+    world.held.add_unreplicated(world.log.log_end_offset, [(OffsetKey("g", "t", 0), commit(5))])
+    assert list(world.held.advance_high_watermark(world.log.log_end_offset))
     return world
 
 
@@ -482,14 +482,14 @@ class Holding(CheckedGroupCoordinator):
     def commits_one(self, value: CommitOffset | None, producer_id: int = -1, *, is_held: bool = True) -> list[str]:
         self.offset(value, producer_id=producer_id, commits=False)
         if is_held:
-            self.held.appended(self.log.log_end_offset, [(OffsetKey("g", "t", 0), value)], producer_id)
+            self.held.add_unreplicated(self.log.log_end_offset, [(OffsetKey("g", "t", 0), value)], producer_id)
         return self._replicated()
 
     def commits_many(self, count: int, producer_id: int) -> list[str]:
         changes = [(OffsetKey("g", "t", index), commit(6)) for index in range(count)]
         records = [(offset_key(*key), offset_value(value, EPOCH_VALUE)) for key, value in changes]
         self.write(*records, producer_id=producer_id, commits=False)
-        self.held.appended(self.log.log_end_offset, changes, producer_id)
+        self.held.add_unreplicated(self.log.log_end_offset, changes, producer_id)
         return self._replicated()
 
     def ends(self, producer_id: int, *, commit: bool, as_commit: bool | None = None) -> list[str]:
@@ -498,11 +498,11 @@ class Holding(CheckedGroupCoordinator):
             commits=False,
         )
         is_commit = commit if as_commit is None else as_commit
-        self.held.ended(self.log.log_end_offset, producer_id, is_commit=is_commit)
+        self.held.add_end_transaction_marker(self.log.log_end_offset, producer_id, is_commit=is_commit)
         return self._replicated()
 
     def _replicated(self) -> list[str]:
-        for _ in self.held.replicated(self.log.log_end_offset):
+        for _ in self.held.advance_high_watermark(self.log.log_end_offset):
             pass
         self.replicate()
         return self.looked()
@@ -564,20 +564,20 @@ def test_coordinator_decides_a_long_transaction_in_slices_and_in_time(
     for check in world.checks:
         check.context = replace(check.context, settings=replace(check.context.settings, slices_us=slices_us))
     world.commits_many(offsets, 7)
-    monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
+    monkeypatch.setattr(CommittedOffsets, "advance_high_watermark", lambda *_: ())
     world.ends(7, commit=True)
     assert bool(world.checks[0].violations) is (is_red and after_us == 0)
     world.us += after_us - 1000
     assert bool(world.looked()) is is_red
     monkeypatch.undo()
-    assert list(world.held.replicated(world.log.log_end_offset))
+    assert list(world.held.advance_high_watermark(world.log.log_end_offset))
     assert bool(world.commits_one(commit(8))) is is_red
 
 
 def test_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Holding()
     world.commits_many(DECIDED_AT_ONCE + 1, 7)
-    monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
+    monkeypatch.setattr(CommittedOffsets, "advance_high_watermark", lambda *_: ())
     assert world.ends(7, commit=True) == []
     assert world.ended()
 
