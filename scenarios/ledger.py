@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 World = Literal["sim", "live"]
 KEPT: dict[str, Path] = {world: ROOT / "chaos" / "mutants" / f"seen_{world}.jsonl" for world in ("sim", "live")}
 RULES = ROOT / "chaos" / "mutants" / "seen_rules.jsonl"
-"""The guarantees that killed the mutants of ``chaos/mutants/rules.py``, which no scenario names.
+"""The guarantees that killed the mutants of ``chaos/mutants/rules.py``, which only regressions name.
 ``test_rule_mutants.py`` plays them."""
 FILE = ROOT / "runs" / "mutants.jsonl"
 STALE_DAYS = 30

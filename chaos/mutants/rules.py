@@ -50,6 +50,13 @@ def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, pa
     session.detach()
 
 
+@mutant("reference_broker.sessions.fetch_session_cache:is_evictable_by_size")
+def half_applied_size_counts(original: Function, session: Any, candidate: Any, wall_ms: int) -> bool:
+    """A session that applies a request over several events has the size that it has reached (F-18, G-4)."""
+    is_old = wall_ms - session.created_ms > session.min_eviction_ms
+    return is_old and len(candidate.partitions) > len(session.partitions)
+
+
 @mutant("reference_broker.apis.records.partition_errors:leader_epoch_error")
 def newer_leader_epoch_fenced(original: Function, leader_epoch: int, request_epoch: int) -> Any:
     """A fetcher that knows a newer leader epoch is fenced, and looks for a leader that it knows already (F-13)."""

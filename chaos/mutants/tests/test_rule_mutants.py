@@ -23,6 +23,8 @@ KILLS = {search.mutant: search for search in ledger.searches_in(ledger.RULES)}
 ALL = {played.name: played for scenario in loader.load_all() for played in each_revision(scenario)}
 BY_DIFFER = {mutant for mutants in KILLED_BY.values() for mutant in mutants}
 """``test_differ.py`` kills these."""
+BY_REGRESSION = {mutant for file in loader.REGRESSIONS.glob("*.toml") for mutant in loader.load(file).mutants}
+"""``test_scenarios_in_sim.py`` kills these."""
 CRASHES: Mapping[str, str] = {
     "index_entry_one_offset_late": "36-upload-killed",
     "largest_timestamp_of_first_batch": "36-upload-killed",
@@ -51,8 +53,9 @@ PLAYED = [pytest.param(each, marks=pytest.mark.nightly if each in SLOW else ()) 
 @pytest.mark.rotated(1)
 def test_each_rule_has_killed_its_mutant() -> None:
     names = {rule_mutant.name for rule_mutant in rule_mutants()}
-    assert set(KILLS) | (BY_DIFFER & names) | set(CRASHES) | set(NOT_SEEN) == names
-    assert not (set(KILLS) | BY_DIFFER | set(CRASHES)) & set(NOT_SEEN)
+    elsewhere = (BY_DIFFER | BY_REGRESSION) & names
+    assert set(KILLS) | elsewhere | set(CRASHES) | set(NOT_SEEN) == names
+    assert not (set(KILLS) | elsewhere | set(CRASHES)) & set(NOT_SEEN)
     for name, kill in KILLS.items():
         assert kill.guarantees, name
         assert set(kill.guarantees) <= set(GUARANTEES), name
