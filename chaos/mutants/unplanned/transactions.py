@@ -155,14 +155,14 @@ def retry_acknowledged_at_once(
     entry: Any,
     records: Any,
     guard: Any,
-    written: Any,
     *,
     is_validated: bool = False,
 ) -> Any:
     """The retry of a batch that is in the leader's log is acknowledged although the batch is not replicated yet (P-6,
     E-7)."""
+    written = progress.written
     count = len(written)
-    response = original(progress, partition, entry, records, guard, written, is_validated=is_validated)
+    response = original(progress, partition, entry, records, guard, is_validated=is_validated)
     if len(written) > count and not written[-1][1]:
         written.pop()
     return response
