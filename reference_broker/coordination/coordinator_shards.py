@@ -159,11 +159,11 @@ class Coordinator(Protocol[P]):
         ...
 
     def loaded(self, shard: P) -> None:
-        """The partition is served from now on."""
+        """Called when the partition is loaded, and served from now on."""
         ...
 
     def unloaded(self, shard: P) -> None:
-        """The partition was served and is closed now."""
+        """Called when a partition that was served is closed."""
         ...
 
 
@@ -221,8 +221,8 @@ class CoordinatorShards(Generic[P]):
     # --- roles --------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
-        """This node leads the partition. Called again with each newer state: a new epoch of the same leader changes
-        nothing, since no other node has written."""
+        """Load a partition that this node leads. Called again with each newer state: a new epoch of the same leader
+        loads nothing, since no other node has written."""
         if partition.topic != self._topic:
             return
         shard = self._by_index.get(partition.index)
@@ -233,7 +233,7 @@ class CoordinatorShards(Generic[P]):
         self._start_loading(partition)
 
     def stops_leading(self, partition: Partition) -> None:
-        """Another node leads the partition. Pending acknowledgements of its records have failed already."""
+        """Drop a partition that another node leads. Pending acknowledgements of its records have failed already."""
         shard = self._by_index.get(partition.index) if partition.topic == self._topic else None
         if shard is not None and shard.led is partition:
             del self._by_index[partition.index]

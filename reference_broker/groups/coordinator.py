@@ -88,7 +88,7 @@ class GroupCoordinator:
         return isinstance(self._shards.find(index), Error)
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
-        """The log of the partition has a transaction marker at ``offset``, which need not be replicated."""
+        """Record the transaction marker in the log of the partition at ``offset``, which need not be replicated."""
         shard = self._shards.find(index)
         assert not isinstance(shard, Error), f"a marker was written to partition {index}, which is not loaded"
         shard.transaction_ended(producer_id, offset, is_commit=is_commit)

@@ -8,7 +8,7 @@ _COORDINATOR = ("kafka.server", "group-coordinator-metrics")
 
 
 class GroupMetrics:
-    """The parts of the coordinator count here themselves."""
+    """The counters and gauges of a group coordinator, which its parts change themselves."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.offsets = metrics.gauge(*_MANAGER, "NumOffsets")
@@ -24,6 +24,6 @@ class GroupMetrics:
         self.by_state = {state: metrics.gauge(*_MANAGER, f"NumGroups{state.value}") for state in GroupState}
 
     def count(self, state: GroupState, change: int) -> None:
-        """One group more (1) or less (-1) is in this state."""
+        """Count one group more (1) or less (-1) in this state."""
         self.groups.value += change
         self.by_state[state].value += change

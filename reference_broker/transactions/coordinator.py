@@ -369,7 +369,7 @@ class TransactionCoordinator:
         shard.when_settled(lambda: self._completion.resume(shard))
 
     def unloaded(self, shard: TransactionStateManager) -> None:
-        """The log has failed all pending requests with NOT_COORDINATOR."""
+        """Do nothing: the log has failed all pending requests with NOT_COORDINATOR."""
 
 
 def _producer(state: TxnTransitMetadata) -> ProducerIdAndEpoch:

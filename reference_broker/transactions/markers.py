@@ -40,7 +40,7 @@ class Marker:
 
 
 def refusal_of(marker: Marker, producer: ProducerStateEntry | None) -> Error:
-    """Judge a marker by the state of its producer in the partition. Return one of these errors, or NONE:
+    """Check a marker against the state of its producer in the partition. Return one of these errors, or NONE:
 
     - INVALID_REQUEST: no producer has a negative ID.
     - INVALID_PRODUCER_EPOCH: the marker's epoch is negative or older than the producer's. From transaction version 2 on
@@ -88,7 +88,7 @@ class OffsetsMarkers(Protocol):
         ...
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:
-        """The marker is in the log at ``offset``. It is not replicated yet, unless there is one replica."""
+        """Called with a marker in the log at ``offset``. It is not replicated yet, unless there is one replica."""
         ...
 
 
