@@ -33,7 +33,8 @@ from chaos.checks.log.producer_view import (
 )
 from chaos.checks.pending_requests import PendingRequests
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.core.events import Closed, Effect, Event, Reply, Request
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
@@ -174,6 +175,10 @@ class ProducersReplayed(Check):
                 )
 
 
+EMPTIED = "truncated_fully"
+"""Note of a follower that has emptied a log."""
+
+
 class ProducersEqualReplay(ProducerCheck):
     """producers-replayed: on leaders and followers a log's producers and its aborted transactions are those of a replay
     of all its batches (P-1, P-4, P-6, X-5, X-13).
@@ -187,13 +192,36 @@ class ProducersEqualReplay(ProducerCheck):
       batches may be unknown.
     - P-12: batches below the local log start cannot be replayed without a snapshot.
     - X-11: the cleaner removes batches and markers, and lowers timestamps. The newest batch of a producer stays.
+
+    A follower that empties its log to begin where its leader's does forgets all producers before it
+    (ProducerStateManager.truncateFullyAndStartAt).
     """
 
     guarantee = "producers-replayed"
+    acts_on = (EMPTIED,)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.producers.on_log_replayed.append(self.log_replayed)
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is Note and effect.what == EMPTIED:
+                fields = dict(effect.fields)
+                log = next((each for each in node.logs() if each.directory == fields["partition"]), None)
+                if log is not None:
+                    self._judge_emptied(at_us, node, log, int(fields["offset"]))
+
+    def _judge_emptied(self, at_us: int, node: "Node", log: PartitionLog, offset: int) -> None:
+        self.evidence += 1
+        for producer_id, (_, batches, *_, open_from) in log.producers.by_id.items():
+            last = max((each.last_offset for each in batches), default=open_from)
+            if 0 <= last < offset:
+                self.violated(
+                    at_us,
+                    f"{log.directory} on node {node.broker.node_id} was emptied to begin at {offset}, and it knows "
+                    f"producer {producer_id} from offset {last} (P-1)",
+                )
 
     def log_replayed(
         self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from chaos.checks.log import producer_view
-from chaos.checks.log.producers import AcksReplicated
+from chaos.checks.log.producers import EMPTIED, AcksReplicated
 from chaos.checks.log.tests.checked_log import HOUR_MS, START_MS, CheckedLog, written
 from chaos.checks.tests.stub_node import StubNode
-from reference_broker.core.events import Reply, Request
+from reference_broker.core.events import Note, Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import BatchOrigin
 from reference_broker.ports.node_ports import Now
@@ -120,6 +120,20 @@ def test_batches_below_the_log_start_may_be_forgotten() -> None:
     known = world.log.producers.by_id[7]
     world.log.producers.by_id[7] = known._replace(batch_metadata=known.batch_metadata[:-1])
     assert world.looked(thorough=True) == ["producers-replayed"]
+
+
+@pytest.mark.clause("P-1")
+@pytest.mark.parametrize(("keeps", "offset", "broken"), [(False, 12, False), (True, 12, True), (True, 4, False)])
+def test_emptied_log_forgets_the_producers_before_it(keeps: bool, offset: int, broken: bool) -> None:
+    world = written()
+    before, end = dict(world.log.producers.by_id), world.log.log_end_offset
+    world.commit(end)
+    with world.touched.noted():
+        world.log.truncate_fully_and_start_at(offset, Now(0, world.ms))
+    if keeps:
+        world.log.producers.by_id[7] = before[7]
+    world.checks[0].acted(7, world.node(), None, (Note(EMPTIED, (("partition", "t-0"), ("offset", offset))),))
+    assert bool(world.checks[0].violations) == broken
 
 
 def test_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
