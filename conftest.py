@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.verdict import Verdict
 
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
-TURNS = {"thorough": 8, "simulated": 12, "live": 2, "spark": 2}
+TURNS = {"thorough": 8, "simulated": 12, "live": 2, "spark": 4}
 """Parts of which a commit plays one test in this number, and a night all. All would take most of CI's time."""
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
@@ -193,9 +193,9 @@ class JudgedRun:
 def found_in_all_files(
     request: pytest.FixtureRequest, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Mapping[str, JudgedRun]]:
-    """The findings in the histories of all selected test files that have a function ``write_histories``, or one that
-    plays those of the selected tests (``play_histories``), by files and names. Spark judges all in one go, since it
-    plans for longer than it computes over a few histories."""
+    """The findings in the histories of all selected test files, by files and names. The function ``write_histories`` or
+    ``play_histories`` of a file makes those of the file's selected tests. Spark judges all in one go, since it plans
+    for longer than it computes over a few histories."""
     from reports.judge import _findings, silent
     from reports.manifest import read_manifest
 
@@ -206,7 +206,7 @@ def found_in_all_files(
     written: dict[str, Mapping[str, Path]] = {}
     for module, items in modules.items():
         if hasattr(module, "write_histories"):
-            written[module.__name__] = module.write_histories(tmp_path_factory.mktemp("histories"))
+            written[module.__name__] = module.write_histories(tmp_path_factory.mktemp("histories"), items)
         elif hasattr(module, "play_histories"):
             written[module.__name__] = module.play_histories(tmp_path_factory.mktemp("runs"), items)
     folders = [folder for some in written.values() for folder in some.values()]

@@ -1,10 +1,12 @@
 """A history as rows that a test can edit, and as the files of a run. ``played.py`` makes valid ones."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from reports import schema
 from reports.manifest import Expectations, Manifest, write_manifest
@@ -18,6 +20,18 @@ def int_of(row: Row, key: str) -> int:
     value = row[key]
     assert isinstance(value, int)
     return value
+
+
+def named_by(
+    tests: Iterable[pytest.Function], names: Iterable[str], without_name: Mapping[str, Iterable[str]]
+) -> list[str]:
+    """Return those names of histories that the tests examine, in their order: a test names one by its parameter
+    ``name``, and ``without_name`` has those of the tests without one."""
+    examined: set[object] = set()
+    for test in tests:
+        parameters = test.callspec.params if hasattr(test, "callspec") else {}
+        examined |= {parameters["name"]} if "name" in parameters else {*without_name[test.originalname]}
+    return [name for name in names if name in examined]
 
 
 @dataclass(frozen=True, slots=True)

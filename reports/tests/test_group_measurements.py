@@ -1,6 +1,6 @@
 """The figures of groups and mirrors equal a plain computation over the same history; the pages show it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def clean_history() -> History:
     return clean
 
 
-def write_histories(root: Path) -> dict[str, Path]:
+def write_histories(root: Path, _tests: Sequence[pytest.Function]) -> dict[str, Path]:
     back = generate(REWOUND_SEED)
     rewound(back)
     return {"clean": clean_history().write(root / "clean"), "back": back.write(root / "back")}

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p9
 BARE = Shape(seconds=9, histograms=False, faults=(Fault("early", "node_killed", 1_200_000, 1_400_000),))
 
 
-def write_histories(root: Path) -> dict[str, Path]:
+def write_histories(root: Path, _tests: Sequence[pytest.Function]) -> dict[str, Path]:
     return {
         "histograms": generate(41).write(
             root / "with histograms", title="<b>A & B</b>", warm_up_us=1_000_000, world="live"

@@ -1,13 +1,13 @@
 """One violation each of the guarantees of transactions, and legal near misses."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from reports.judge import compute_verdicts
-from reports.tests.history import History, int_of
+from reports.tests.history import History, int_of, named_by
 from reports.tests.ledger import (
     COMMITTED,
     END_US,
@@ -302,14 +302,20 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 }
 
 
+WITHOUT_NAME = {"test_each_guarantee_has_evidence": ("nothing",), "test_large_history_has_same_verdicts": (*PLANTED,)}
+"""Names of the histories of tests without a parameter for it."""
+
+
 @pytest.fixture(scope="module")
 def verdicts(found_by_name: "Mapping[str, JudgedRun]") -> dict[str, Verdict]:
     return {name: each.verdict() for name, each in found_by_name.items()}
 
 
-def write_histories(root: Path) -> dict[str, Path]:
+def write_histories(root: Path, tests: Sequence[pytest.Function]) -> dict[str, Path]:
+    """Write the histories of these tests, by their names."""
     folders = {}
-    for name, (plant, _) in PLANTED.items():
+    for name in named_by(tests, PLANTED, WITHOUT_NAME):
+        plant, _ = PLANTED[name]
         history = Ledger().play()
         plant(history)
         folders[name] = history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS)
@@ -319,10 +325,14 @@ def write_histories(root: Path) -> dict[str, Path]:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_large_history_has_same_verdicts(
-    spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession",
+    verdicts: dict[str, Verdict],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
-    large = compute_verdicts([*write_histories(tmp_path).values()], spark)
+    large = compute_verdicts([*write_histories(tmp_path, [request.node]).values()], spark)
     for (name, small), each in zip(verdicts.items(), large, strict=True):
         assert each.guarantees == small.guarantees, name
 
