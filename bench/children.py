@@ -53,9 +53,9 @@ def end_children(earlier: "Set[psutil.Process]") -> None:
     import psutil
 
     later = [*children() - earlier]
-    for each in later:
+    for child in later:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            child.kill()
     psutil.wait_procs(later, CHILDREN_END_WITHIN_S)
 
 

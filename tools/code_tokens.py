@@ -32,7 +32,7 @@ CLOSING = {")", "]", "}"}
 def tokens_in(code: str) -> int:
     docstrings = _docstrings(code)
     kept = [string for string in _whole_strings(code) if string.type not in LAYOUT and string.start not in docstrings]
-    following = [each.string for each in kept[1:]]
+    following = [string.string for string in kept[1:]]
     return len(kept) - sum(
         each.string == "," and after in CLOSING for each, after in zip(kept, following, strict=False)
     )

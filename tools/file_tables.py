@@ -74,5 +74,5 @@ def shortened(sentence: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in readmes():
-        each.write_text(updated(each), encoding="utf-8")
+    for path in readmes():
+        path.write_text(updated(path), encoding="utf-8")

@@ -54,7 +54,7 @@ def random_plays(mutant: Mutant, scenarios: Sequence[Scenario]) -> Iterator[Reci
     seed = 0
     while True:
         seed += 1
-        yield from (Recipe(loader.typed(each), seed) for each in concerned)
+        yield from (Recipe(loader.typed(scenario), seed) for scenario in concerned)
 
 
 def guided_plays(mutant: Mutant, corpus: Corpus, scenarios: Sequence[Scenario]) -> Iterator[Recipe]:
@@ -130,10 +130,10 @@ def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:
     lines = []
     for file in sorted({row["file"] for row in rows}):
         of_file = [row for row in rows if row["file"] == file]
-        lines.append(f"  {file:50} {sum(bool(each['killed']) for each in of_file)} of {len(of_file)}")
+        lines.append(f"  {file:50} {sum(bool(row['killed']) for row in of_file)} of {len(of_file)}")
     killed = [row for row in rows if row["killed"]]
     lived = [row["mutant"] + (" (never called)" if not row["called"] else "") for row in rows if not row["killed"]]
-    times = sorted(each["seconds"] for each in killed)
+    times = sorted(row["seconds"] for row in killed)
     median = times[len(times) // 2] if times else 0.0
     lines.append(f"lived: {', '.join(lived) or 'none'}")
     lines.append(

@@ -77,7 +77,9 @@ def searches(wanted: Sequence[str]) -> list[LiveSearch]:
     for mutant in all_mutants():
         if mutant.name in SIMULATED_ONLY or (wanted and mutant.name not in wanted):
             continue
-        theirs = (each for each in scenarios if mutant.name in each.mutants and _is_playable(each, mutant.name))
+        theirs = (
+            revised for revised in scenarios if mutant.name in revised.mutants and _is_playable(revised, mutant.name)
+        )
         scenario = next(theirs, None)
         if scenario is not None:
             found.append(LiveSearch(mutant.name, scenario, FIRST_SEEDS.get(mutant.name, 1)))

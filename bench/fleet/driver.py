@@ -136,7 +136,7 @@ class BlockingDriver:
     def _nap_s(self) -> float:
         """Return the time until the first deadline or wake-up, at most MAX_NAP_S."""
         now_s = time.monotonic()
-        ends = [each.deadline_s for each in self._in_flight.values()]
+        ends = [flight.deadline_s for flight in self._in_flight.values()]
         ends += [wake / 1e6 for wake in self._wakes.values()]
         return max(0.0, min([MAX_NAP_S, *(end - now_s for end in ends)]))
 

@@ -59,14 +59,14 @@ class EarlySigns:
         while end < len(spans) and spans[end].first <= new.last + 1:
             end += 1
         near = spans[start:end]
-        if any(each.meets(new) and not each.agrees(new) for each in near):
+        if any(span.meets(new) and not span.agrees(new) for span in near):
             self.seen["inconsistent-offsets"] += 1
             return
-        same = [each for each in near if each.agrees(new)]
-        others = [each for each in near if not each.agrees(new)]
+        same = [span for span in near if span.agrees(new)]
+        others = [span for span in near if not span.agrees(new)]
         whole = Span(
-            min([new.first, *(each.first for each in same)]),
-            max([new.last, *(each.last for each in same)]),
+            min([new.first, *(span.first for span in same)]),
+            max([new.last, *(span.last for span in same)]),
             new.writer,
             new.shift,
         )

@@ -79,7 +79,7 @@ class WorkerFleet:
             fleet.strays,
             fleet.janitors,
         )
-        self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
+        self.drivers = [BlockingDriver(behaviour, self.record) for behaviour in evenly_mixed(kinds)]
         self._stage_of = {client.process: stage for stage, clients in fleet.stages.items() for client in clients}
         share_metadata([*fleet.fetchers, *fleet.producers])
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())
@@ -119,11 +119,11 @@ class WorkerFleet:
 
     def stop(self, stage: str) -> None:
         """End the load of the clients of one of ``STAGES``."""
-        for each in self._in_stage(stage):
-            each.stop()
+        for driver in self._in_stage(stage):
+            driver.stop()
 
     def left(self, stage: str) -> int:
-        return sum(not each.finished for each in self._in_stage(stage))
+        return sum(not driver.finished for driver in self._in_stage(stage))
 
     def _in_stage(self, stage: str) -> list[BlockingDriver]:
         return [driver for driver in self.drivers if self._stage_of[driver.behaviour.process] == stage]

@@ -130,7 +130,7 @@ class Honest:
             self._thread.join(WRITE_LIMIT_S + TRY_S)
 
     def longest_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> float:
-        return max((each.took_s for each in inside(self.waits, since_s, until_s)), default=0.0)
+        return max((wait.took_s for wait in inside(self.waits, since_s, until_s)), default=0.0)
 
     def missing(self) -> list[int]:
         """Return the acknowledged numbers that the topic does not hold. Raise PeerError."""

@@ -90,8 +90,8 @@ def _stats(seconds: Sequence[float]) -> dict[str, Any]:
     mean = statistics.fmean(ordered)
     spread = statistics.stdev(ordered) if len(ordered) > 1 else 0.0
     low, middle, high = _quartile(ordered), statistics.median(ordered), _quartile(ordered[::-1])
-    near = [each for each in ordered if low - 1.5 * (high - low) <= each <= high + 1.5 * (high - low)]
-    strayed = sum(abs(each - mean) > spread for each in ordered)
+    near = [second for second in ordered if low - 1.5 * (high - low) <= second <= high + 1.5 * (high - low)]
+    strayed = sum(abs(second - mean) > spread for second in ordered)
     outliers = len(ordered) - len(near)
     return {
         "min": ordered[0],

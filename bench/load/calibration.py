@@ -184,9 +184,10 @@ class Calibrations:
             read_per_s=read.records_per_s,
         )
         others = (
-            each
-            for each in self._read()
-            if (each.batches, each.cpu, each.cores, each.commit) != (batches, cpu, cores, at)
+            calibration
+            for calibration in self._read()
+            if (calibration.batches, calibration.cpu, calibration.cores, calibration.commit)
+            != (batches, cpu, cores, at)
         )
         self._all = [found, *others][:MAX_KEPT_CALIBRATIONS]
         self.path.parent.mkdir(parents=True, exist_ok=True)

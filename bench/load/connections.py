@@ -87,8 +87,8 @@ class ConnectionMaker:
                 self._wait_until(monotonic_us() + int(_LOOK_S * 1e6))
                 self._drop_closed()
         finally:
-            for each in self._held.values():
-                each.close()
+            for connection in self._held.values():
+                connection.close()
 
     def _storm(self) -> None:
         start_us, interval_us, number = monotonic_us(), 1e6 / self.plan.per_s, 0

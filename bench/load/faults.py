@@ -279,7 +279,7 @@ def _span(span: Span) -> str:
 
 def figures(fired: Sequence[FiredFault], measures: Measures, first: int, end: int) -> Iterator[FaultFigures]:
     """Yield the figures of each fault. The measurement goes from the second ``first`` to before ``end``."""
-    known = sorted(fired, key=lambda each: each.at_s)
+    known = sorted(fired, key=lambda fault: fault.at_s)
     settled = first  # where the fault before is over, with the load that it had held up
     for place, each in enumerate(known):
         if each.at_s < 0:

@@ -93,17 +93,17 @@ def play(spec: LoadSpec, seconds: float, folder: Path, progress: Callable[[str],
 
 def _stated(sent: Sequence[ProducerFigures], read: int, read_per_s: float) -> Stated:
     return Stated(
-        sent=sum(each.records for each in sent),
-        sent_per_s=sum(each.records_per_s for each in sent),
+        sent=sum(figures.records for figures in sent),
+        sent_per_s=sum(figures.records_per_s for figures in sent),
         read=read,
         read_per_s=read_per_s,
-        mean_ms=max(each.mean_ms for each in sent),
-        max_ms=max(each.max_ms for each in sent),
+        mean_ms=max(figures.mean_ms for figures in sent),
+        max_ms=max(figures.max_ms for figures in sent),
         quantiles_ms={
-            0.5: max(each.p50_ms for each in sent),
-            0.95: max(each.p95_ms for each in sent),
-            0.99: max(each.p99_ms for each in sent),
-            0.999: max(each.p999_ms for each in sent),
+            0.5: max(figures.p50_ms for figures in sent),
+            0.95: max(figures.p95_ms for figures in sent),
+            0.99: max(figures.p99_ms for figures in sent),
+            0.999: max(figures.p999_ms for figures in sent),
         },
     )
 

@@ -463,7 +463,7 @@ class LoadProducer:
             batch.error = error
             self._stale = self._stale or result is Next.RETRY_ELSEWHERE
             partition.failed.append(batch)
-            partition.failed.sort(key=lambda each: each.number)
+            partition.failed.sort(key=lambda load_batch: load_batch.number)
             partition.not_before_us = now_us + BACK_OFF_US
             self._failing[partition.index] = partition
             return
@@ -504,7 +504,7 @@ class LoadProducer:
             if link.in_flight and now_us >= link.in_flight[0].deadline_us:
                 self._lose(link)
         for partition in list(self._failing.values()):
-            overdue = [each for each in partition.failed if now_us >= each.deadline_us]
+            overdue = [load_batch for load_batch in partition.failed if now_us >= load_batch.deadline_us]
             for batch in overdue:
                 self._remove_failed(partition, batch)
                 self._settle_or_retry(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)

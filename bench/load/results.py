@@ -191,11 +191,11 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         """
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
         busy = [second for second in seconds if second is not None and second.wanted_permille >= BUSY_PERMILLE]
-        if sum(each.lag_us >= LATE_US for each in busy) > LIMITED_SHARE * len(seconds):
+        if sum(second.lag_us >= LATE_US for second in busy) > LIMITED_SHARE * len(seconds):
             return "it was busy and late"
         if not self.wanted_records_per_s or not self.reached:
             known = [second for second in seconds if second is not None]
-            starved = sum(each.wanted_permille - each.cpu_permille >= STARVED_PERMILLE for each in known)
+            starved = sum(second.wanted_permille - second.cpu_permille >= STARVED_PERMILLE for second in known)
             if starved > BUSY_SHARE * len(seconds):
                 return "it waited for a processor, and the rate was not reached"
             if len(busy) > BUSY_SHARE * len(seconds):
@@ -210,9 +210,9 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
         known = [second for second in seconds if second is not None]
         starved = [
-            each
-            for each in known
-            if each.wanted_permille - each.cpu_permille >= STARVED_PERMILLE and each.cpu_permille < LOW_PERMILLE
+            second
+            for second in known
+            if second.wanted_permille - second.cpu_permille >= STARVED_PERMILLE and second.cpu_permille < LOW_PERMILLE
         ]
         return len(starved) > BUSY_SHARE * len(known)
 
@@ -291,12 +291,12 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return why less was acknowledged than was offered, where the generator was not the limit."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
         known = [second for second in seconds if second is not None]
-        unreachable = sum(bool(each.waits_for_leaders) for each in known)
+        unreachable = sum(bool(second.waits_for_leaders) for second in known)
         if unreachable > LIMITED_SHARE * len(seconds):
             worst = max(self.errors, key=self.errors.__getitem__, default="")
             named = f" ({worst})" if worst else ""
             return f"partitions had no connected leader or sent again in {unreachable} of {len(seconds)} seconds{named}"
-        full = sum(bool(each.waits_for_responses) for each in known)
+        full = sum(bool(second.waits_for_responses) for second in known)
         if full > LIMITED_SHARE * len(seconds):
             return (
                 f"the brokers respond too slowly, and all requests were in flight in {full} of {len(seconds)} seconds"

@@ -163,7 +163,7 @@ class Transformer(TransactionalLoadProducer):
         if not taken:
             return
         self._queues[partition].extend(taken)
-        self._queued_bytes += sum(each.header.size_bytes for each in taken)
+        self._queued_bytes += sum(batch.header.size_bytes for batch in taken)
         self._unpark(self._partitions[self._inputs.index(partition)])
 
     def finish(self, partitions: Sequence[TopicPartition]) -> None:

@@ -120,8 +120,8 @@ class WorkerLoad:
             for reader in self._readers:
                 reader.stop()
             beside: list[Client] = [*self._makers, *self._transformers]
-            for each in beside:
-                each.stop()
+            for client in beside:
+                client.stop()
         elif command == "close":
             self._close()
         self.report()

@@ -162,7 +162,7 @@ class RetryingClient:
 
         def attempt() -> dict[int, LedPartition] | None:
             found = self.partitions(topic)
-            whole = sum(each.leader >= 0 and len(each.isr) == replicas for each in found.values())
+            whole = sum(partition.leader >= 0 and len(partition.isr) == replicas for partition in found.values())
             return found if whole == partitions else None
 
         return self._until(attempt, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)

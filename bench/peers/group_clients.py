@@ -117,7 +117,9 @@ def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
     if leader is None or len(generations) != 1:
         raise PeerError(f"{len(members)} members joined generations {sorted(generations)}, led by {leader}")
     for member in members:
-        member.begin_sync({each.member_id: each.member_id.encode() for each in members} if member is leader else {})
+        member.begin_sync(
+            {raw_member.member_id: raw_member.member_id.encode() for raw_member in members} if member is leader else {}
+        )
     for member in members:
         if member.end_sync() != member.member_id.encode():
             raise PeerError("a member got another one's assignment")

@@ -71,14 +71,14 @@ def commit_all(producers: Sequence[RawTransactions]) -> None:
     """Each begins a transaction and commits it. A step that comes too early is sent again at once."""
     waiting = list(producers)
     while waiting:
-        for each in waiting:
-            each.connection.send_bytes(each.add.frame)
-        waiting = [each for each in waiting if not each.is_added()]
+        for producer in waiting:
+            producer.connection.send_bytes(producer.add.frame)
+        waiting = [producer for producer in waiting if not producer.is_added()]
     waiting = list(producers)
     while waiting:
-        for each in waiting:
-            each.connection.send_bytes(each.end.frame)
-        waiting = [each for each in waiting if not each.is_ended()]
+        for producer in waiting:
+            producer.connection.send_bytes(producer.end.frame)
+        waiting = [producer for producer in waiting if not producer.is_ended()]
 
 
 def _is_done(error: Error | int) -> bool:

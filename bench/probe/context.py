@@ -112,8 +112,8 @@ class ProbeContext:
         return self._deadline - time.monotonic()
 
     def end(self) -> None:
-        for each in self._opened:
-            each.close()
+        for conversation in self._opened:
+            conversation.close()
 
     # Connections and requests
 
@@ -127,8 +127,8 @@ class ProbeContext:
         """Kill the broker and start it again (only in cases with ``restarts``). All older connections are closed."""
         assert self.target is not None
         assert self.target.processes is not None
-        for each in self._opened:
-            each.close()
+        for conversation in self._opened:
+            conversation.close()
         self._main = None
         self.lines.append(Line(0, HAPPENED, "the broker is killed and started again"))
         try:

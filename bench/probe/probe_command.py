@@ -144,7 +144,7 @@ def _report(
                 say(line)
         else:
             say(outcome_line(outcome))
-    missing = [each.reason for each in outcomes if each.reason.startswith(GONE)]
+    missing = [case_outcome.reason for case_outcome in outcomes if case_outcome.reason.startswith(GONE)]
     if missing:
         say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 

@@ -162,7 +162,7 @@ class _CommitLoad:
 
     def commit(self, at_least: int) -> int:
         """Send commits and return how many were acknowledged. Raise PeerError for a refusal."""
-        done, frames_in_flight = 0, [each.frame * IN_FLIGHT for each in self.commits]
+        done, frames_in_flight = 0, [request.frame * IN_FLIGHT for request in self.commits]
         while done < at_least:
             for connection, frames in zip(self.connections, frames_in_flight, strict=True):
                 connection.send_bytes(frames)

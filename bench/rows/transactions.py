@@ -50,7 +50,11 @@ def _config(nodes: int) -> dict[str, str]:
 
 
 def _produce(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
-    names, nodes, pairs = [each.name for each in clusters], len(clusters[0].members), bench.options.sizes.produce_pairs
+    names, nodes, pairs = (
+        [peer_cluster.name for peer_cluster in clusters],
+        len(clusters[0].members),
+        bench.options.sizes.produce_pairs,
+    )
     rates, costs = Samples(names, "thousand records/s"), Samples(names, "s of processor time for a million, all nodes")
     records = bench.options.sizes.produce_bytes // RECORD_BYTES // nodes
     for pair, cluster in alternate(clusters, pairs + 1):
@@ -74,7 +78,7 @@ def _produce(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
 def _one_record(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
     """Measure librdkafka's transactions of one record, from the begin of a transaction to its acknowledged commit, one
     after the other."""
-    names, nodes = [each.name for each in clusters], len(clusters[0].members)
+    names, nodes = [peer_cluster.name for peer_cluster in clusters], len(clusters[0].members)
     block = max(1, bench.options.sizes.transactions // BLOCKS)
     times, costs = Samples(names, "ms"), Samples(names, "ms of processor time, all nodes")
     loads = [(cluster, _producer(cluster, nodes)) for cluster in clusters]
@@ -109,7 +113,7 @@ def _producer(cluster: PeerCluster, nodes: int) -> confluent_kafka.Producer:
 
 
 def _commit(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
-    names, block = [each.name for each in clusters], bench.options.sizes.transactions
+    names, block = [peer_cluster.name for peer_cluster in clusters], bench.options.sizes.transactions
     times, rates = Samples(names, "ms"), Samples(names, "transactions/s")
     costs = Samples(names, "us")
     with ExitStack() as stack:
@@ -150,7 +154,7 @@ def _taken_s(producers: Sequence[RawTransactions], rounds: int) -> float:
 
 
 def _read(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
-    names, records = [each.name for each in clusters], bench.options.sizes.fetch_bytes // RECORD_BYTES
+    names, records = [peer_cluster.name for peer_cluster in clusters], bench.options.sizes.fetch_bytes // RECORD_BYTES
     for cluster in clusters:
         make_topic(cluster, READ)
         producer_perf(cluster.bootstrap, READ, records, RECORD_BYTES, TRANSACTION_MS)

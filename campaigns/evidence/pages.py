@@ -19,7 +19,7 @@ _MADE = "<!-- Made by ./crucible evidence --pages from data/. Edit campaigns/evi
 def write(found: Sequence[EvidenceTarget], folder: Path = FOLDER) -> list[Path]:
     """Write all pages and return them. README.md and kafka.md are written by hand, but for the former's table."""
     pages = {"probe.md": _MADE + probe_matrix(found), "scenarios.md": _MADE + scenario_matrix(found)}
-    pages |= {_page(each): _MADE + failing(each) for each in found if each.cases}
+    pages |= {_page(target): _MADE + failing(target) for target in found if target.cases}
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
     readme = folder / "README.md"
@@ -33,7 +33,7 @@ def summary(found: Sequence[EvidenceTarget]) -> str:
     """One row for each target."""
     heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "not played", "seen")
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
-    for each in (each for each in found if each.cases):
+    for each in (target for target in found if target.cases):
         marks = Counter(mark(each, case) for case in all_cases())
         link = f"[{each.title}]({_page(each)})"
         counts = " | ".join(str(marks[kind]) for kind in ("passes", FAILS, DIFFERS, NOTHING, UNPLAYED))
@@ -53,8 +53,8 @@ def mark(found: EvidenceTarget, case: ProbeCase) -> str:
 
 def probe_matrix(found: Sequence[EvidenceTarget]) -> str:
     """Broker x case, section by section."""
-    played = [each for each in found if each.cases]
-    heads = " | ".join(_head(each) for each in played)
+    played = [target for target in found if target.cases]
+    heads = " | ".join(_head(target) for target in played)
     lines = [
         "# Broker x case",
         "",
@@ -66,7 +66,7 @@ def probe_matrix(found: Sequence[EvidenceTarget]) -> str:
     for section, cases in groupby(all_cases(), key=lambda each: each.section):
         lines += [f"## {section}", "", f"| case | level | {heads} |", "| --- | --- |" + " --- |" * len(played)]
         for case in cases:
-            marks = " | ".join(_linked(each, case) for each in played)
+            marks = " | ".join(_linked(target, case) for target in played)
             lines.append(f"| {case.id.rpartition('/')[2]} | {case.level.value} | {marks} |")
         lines.append("")
     return "\n".join(lines)
@@ -104,8 +104,8 @@ def _red(found: EvidenceTarget, case: ProbeCase) -> Iterator[str]:
 
 def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
     """Broker x scenario, and the reason of everything that did not pass."""
-    played = [each for each in found if each.scenarios]
-    names = sorted({name for each in played for name in each.scenarios}, key=_by_number)
+    played = [target for target in found if target.scenarios]
+    names = sorted({name for target in played for name in target.scenarios}, key=_by_number)
     lines = [
         "# Broker x scenario",
         "",
@@ -113,13 +113,19 @@ def scenario_matrix(found: Sequence[EvidenceTarget]) -> str:
         "It is *refused*, before it starts, if the target lacks what the scenario needs, or only the simulator plays "
         "it; below the table is why. A blank cell was not played. All else is in [README.md](README.md).",
         "",
-        f"| scenario | {' | '.join(_name(each) for each in played)} |",
+        f"| scenario | {' | '.join(_name(target) for target in played)} |",
         "| --- |" + " --- |" * len(played),
     ]
-    lines += [f"| {name} | {' | '.join(_verdict(each.scenarios, name) for each in played)} |" for name in names]
-    for each in played:
-        lines += ["", f"## {_name(each)}", "", f"{_whole_name(each)}. Seen on {each.date} ({each.machine}).", ""]
-        for name, play in sorted(each.scenarios.items(), key=lambda item: _by_number(item[0])):
+    lines += [f"| {name} | {' | '.join(_verdict(target.scenarios, name) for target in played)} |" for name in names]
+    for target in played:
+        lines += [
+            "",
+            f"## {_name(target)}",
+            "",
+            f"{_whole_name(target)}. Seen on {target.date} ({target.machine}).",
+            "",
+        ]
+        for name, play in sorted(target.scenarios.items(), key=lambda item: _by_number(item[0])):
             why = f": {_plain(play.reason)}" if play.reason else ""
             lines.append(f"- {name}: {play.verdict}{why}  \n  `{play.command}`")
     return "\n".join(lines) + "\n"

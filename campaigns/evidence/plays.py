@@ -59,18 +59,18 @@ def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], Non
     for number in range(PLAYS):
         plays.append({})
         for hostile in (False, True):
-            plays[-1] |= _played(chosen, [each for each in cases if each.hostile == hostile])
-        cases = [each for each in cases if each.id in plays[-1]]
+            plays[-1] |= _played(chosen, [probe_case for probe_case in cases if probe_case.hostile == hostile])
+        cases = [probe_case for probe_case in cases if probe_case.id in plays[-1]]
         say(f"{chosen.text}: play {number + 1} of {PLAYS} is done, {len(cases)} cases were played to their end")
-    cells = {each.id: cell([outcomes.get(each.id) for outcomes in plays]) for each in wanted}
+    cells = {probe_case.id: cell([outcomes.get(probe_case.id) for outcomes in plays]) for probe_case in wanted}
     return cells, len(cells) - len(cases)
 
 
 def cell(outcomes: Sequence[CaseOutcome | None]) -> Cell:
     """The verdict of several plays of one case. None is a play without an outcome."""
     seen = [outcome for outcome in outcomes if outcome is not None]
-    verdicts = {each.verdict for each in seen}
-    unprepared = any(each.reason.startswith(PREPARING) for each in seen)
+    verdicts = {outcome.verdict for outcome in seen}
+    unprepared = any(outcome.reason.startswith(PREPARING) for outcome in seen)
     if len(seen) < len(outcomes) or unprepared or CaseVerdict.OUR_ERROR in verdicts:
         return Cell(NOT_JUDGED)
     if verdicts <= set(RED):

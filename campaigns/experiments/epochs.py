@@ -41,7 +41,7 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
         verdict, world = play_seed(guarded, seed)
         moved = [reset for reset in world.history.resets if reset.reason == OUT_OF_RANGE]
         rewinds += len(moved)
-        read_again += sum(max(each.from_offset - each.to_offset, 0) for each in moved)
+        read_again += sum(max(reset.from_offset - reset.to_offset, 0) for reset in moved)
         copied += sum(copy.count for copy in world.history.copies)
         acked += verdict.acked
     return EpochCounts(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)

@@ -219,7 +219,7 @@ class ReaderCaughtUp(CatchUp):
             self._held.clear()
             self.caught.restarts += 1
         elif offset > self._requested_offset:
-            _fold(self._held, (each for each in self._returned if each.offset < offset))
+            _fold(self._held, (record for record in self._returned if record.offset < offset))
         self._requested_offset = offset
 
     def _position(self) -> int:
@@ -626,9 +626,9 @@ Found: TypeAlias = dict[Row, list[Caught]]
 
 def grouped(seen: Sequence[HorizonResult]) -> Found:
     found: Found = {}
-    for each in seen:
-        for who, caught in each.caught.items():
-            found.setdefault((each.part.cut, each.part.variant, who), []).append(caught)
+    for result in seen:
+        for who, caught in result.caught.items():
+            found.setdefault((result.part.cut, result.part.variant, who), []).append(caught)
     return found
 
 

@@ -433,8 +433,8 @@ def on_the_wire(seen: RevisionResult) -> float:
 
 def grouped(seen: Sequence[RevisionResult]) -> Found:
     found: Found = {}
-    for each in seen:
-        found.setdefault((each.part.trouble, each.part.variant), []).append(each)
+    for result in seen:
+        found.setdefault((result.part.trouble, result.part.variant), []).append(result)
     return found
 
 
@@ -571,7 +571,7 @@ def _points(axes: Axes, found: Found, troubles: Sequence[Trouble], value: Value,
 
 
 def _spread(seen: Sequence[RevisionResult], value: Callable[[RevisionResult], float]) -> tuple[float, float, float]:
-    values = [value(each) for each in seen]
+    values = [value(result) for result in seen]
     return min(values), median(values), max(values)
 
 

@@ -90,7 +90,7 @@ class Standings:
         covered = self._covered(busy)
         few = [one for one in open_ones if self._seeds(one, busy) < FEW_SEEDS]
         if few:
-            return min(few, key=lambda each: (self._seeds(each, busy), covered[each], each)), "few seeds"
+            return min(few, key=lambda one: (self._seeds(one, busy), covered[one], one)), "few seeds"
         whole = math.log(1 + sum(one.turns for one in self.known.values()) + sum(busy.values()))
         bonus = {one: math.sqrt(2 * whole / (1 + covered[one])) for one in open_ones}
         best = max(open_ones, key=lambda one: (self.known[one].found + bonus[one], one))

@@ -108,9 +108,9 @@ def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
     before."""
     reds = [play for play in reversed(work.plays) if is_control(play) and _is_red(play)]
     found = {
-        _key(each): each
-        for each in reds
-        if each.world != "sim" or (each.scenario, each.guarantee or each.outcome, each.seed) not in known
+        _key(play): play
+        for play in reds
+        if play.world != "sim" or (play.scenario, play.guarantee or play.outcome, play.seed) not in known
     }
     for failure in work.failures:
         found.pop((failure.scenario, failure.world, failure.guarantee), None)

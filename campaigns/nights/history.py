@@ -63,9 +63,9 @@ def keep(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
 def kept_files(nights: Path) -> Iterator[Path]:
     """The files of the folder that the branch keeps."""
     found = night_folders(nights)[-MAX_NIGHTS:]
-    for each in found:
-        patterns = ("**/*",) if each in found[-NIGHTS_WITH_PAGES:] else TABLES
-        yield from (path for pattern in patterns for path in sorted(each.glob(pattern)) if path.is_file())
+    for folder in found:
+        patterns = ("**/*",) if folder in found[-NIGHTS_WITH_PAGES:] else TABLES
+        yield from (path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file())
     if (nights / ANNOTATIONS_NAME).is_file():
         yield nights / ANNOTATIONS_NAME
 

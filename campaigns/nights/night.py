@@ -495,7 +495,7 @@ class Work:
 
     def tried_before(self, stage: str) -> list[Sequence[str]]:
         """Return the tries of this stage in each earlier night, and tonight so far."""
-        nights = [*(each.night for each in self.earlier), self.night]
+        nights = [*(kept.night for kept in self.earlier), self.night]
         return [one.tried for night in nights for one in night.stages if one.name == stage]
 
     def add(self, *rows: Row) -> None:

@@ -88,10 +88,10 @@ def page(cards: Sequence[Card], suites: Sequence[Suite]) -> str:
     lines = [INTRODUCTION, *_HEAD, *map(_row, played)]
     if unseen := [suite.title for suite in suites if suite.title not in {card.title for card in cards}]:
         lines += ["", f"Not played yet: {'; '.join(unseen)}."]
-    for each in played:
-        if each.failed:
-            lines += ["", f"## {each.title}", "", "| test | why |", "| --- | --- |"]
-            lines += [f"| `{name}` | {why or '**red**'} |" for name, why in each.failed.items()]
+    for card in played:
+        if card.failed:
+            lines += ["", f"## {card.title}", "", "| test | why |", "| --- | --- |"]
+            lines += [f"| `{name}` | {why or '**red**'} |" for name, why in card.failed.items()]
     by_hand = [card for card in cards if card.by_hand]
     if by_hand:
         lines += [
@@ -102,9 +102,9 @@ def page(cards: Sequence[Card], suites: Sequence[Suite]) -> str:
             "| suite | why | tests that failed |",
             "| --- | --- | ---: |",
         ]
-        for each in by_hand:
-            reasons = Counter(why or "**red**" for why in each.failed.values())
-            lines += [f"| {each.title} | {why} | {count} |" for why, count in reasons.most_common()]
+        for card in by_hand:
+            reasons = Counter(why or "**red**" for why in card.failed.values())
+            lines += [f"| {card.title} | {why} | {count} |" for why, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
 
 

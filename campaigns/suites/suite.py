@@ -133,7 +133,7 @@ class Suite:
 
     def reason(self, test: str) -> str:
         """Return why the test may fail; empty if it may not."""
-        return next((each.reason for each in self.allow if each.covers(test)), "")
+        return next((allowance.reason for allowance in self.allow if allowance.covers(test)), "")
 
 
 def bundled() -> list[str]:

@@ -50,10 +50,10 @@ def are_led(port: int, topics: Mapping[str, int]) -> bool:
     """Return whether all partitions have a leader. Raise UpgradeError."""
     found = _call(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
     return all(
-        each.error_code == 0
-        and len(each.partitions) == topics[str(each.name)]
-        and all(one.error_code == 0 and one.leader_id >= 0 for one in each.partitions)
-        for each in found
+        topic.error_code == 0
+        and len(topic.partitions) == topics[str(topic.name)]
+        and all(one.error_code == 0 and one.leader_id >= 0 for one in topic.partitions)
+        for topic in found
     )
 
 

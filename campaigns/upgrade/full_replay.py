@@ -36,7 +36,7 @@ class ReplayedSegment:
 
     @property
     def open_from(self) -> int:
-        return min((each.row.open_from for each in self.known.values() if each.row.open_from >= 0), default=-1)
+        return min((known.row.open_from for known in self.known.values() if known.row.open_from >= 0), default=-1)
 
 
 class Differences(NamedTuple):
@@ -124,7 +124,7 @@ def first_needed(
 ) -> int:
     """Return where the replay for a snapshot at ``offset`` may begin. Nothing before that is to be read (P-9).
     ``snapshots`` are the offsets of the whole ones that are there."""
-    before = [each for each in replay if each.next_offset <= offset]
+    before = [segment for segment in replay if segment.next_offset <= offset]
     young = next((at for at, each in enumerate(before) if each.max_timestamp_ms > now_ms - expiration_ms), len(before))
     begin = before[young].base_offset if young < len(before) else offset
     for at in {young, len(before)}:

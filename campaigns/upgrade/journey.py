@@ -63,7 +63,7 @@ class Journey:
 
 def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
     """Return the segments that may be uploaded: closed, and with nothing undecided in them or before them."""
-    return [each for each in replay[:-1] if each.next_offset <= stable_end(replay)]
+    return [segment for segment in replay[:-1] if segment.next_offset <= stable_end(replay)]
 
 
 @dataclass(frozen=True, slots=True)

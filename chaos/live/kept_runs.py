@@ -54,13 +54,13 @@ def surplus(runs: Path, keep: int = KEEP, red: bool = False) -> list[KeptRun]:
 
     Runs that did not end as expected are neither counted nor returned, unless ``red``.
     """
-    found = [each for each in listed(runs) if each.outcomes and (red or each.is_as_it_must)]
+    found = [run for run in listed(runs) if run.outcomes and (red or run.is_as_it_must)]
     return found[: max(0, len(found) - keep)]
 
 
 def listed(runs: Path) -> list[KeptRun]:
     """Return all runs, oldest first."""
-    return sorted(_kept(runs), key=lambda each: (each.stamp, each.path.name))
+    return sorted(_kept(runs), key=lambda run: (run.stamp, run.path.name))
 
 
 def _kept(runs: Path) -> Iterator[KeptRun]:

@@ -442,7 +442,9 @@ class GuidedSearch:
         return [self._drawn(random) for _ in range(ROUND)]
 
     def _drawn(self, random: Random) -> Recipe:
-        entries = [each for each in self.corpus.entries if each.recipe.scenario in self._by_name]
+        entries = [
+            corpus_entry for corpus_entry in self.corpus.entries if corpus_entry.recipe.scenario in self._by_name
+        ]
         if len(entries) < FEW or random.random() < FRESH_SHARE:
             return Recipe(random.choice(sorted(self._by_name)), random.randrange(1, 2**31))
         (entry,) = random.choices(entries, [len(each.new) ** 0.5 / (1 + each.tries) for each in entries])
@@ -475,7 +477,7 @@ def recipes_near(corpus: Corpus, path: str) -> list[Recipe]:
         2 * number + side for number, point in enumerate(declared_points()) if point.path == path for side in (0, 1)
     }
     near = [entry for entry in corpus.entries if entry.reaches & points]
-    return [each.recipe for each in sorted(near, key=lambda each: -len(each.reaches & points) / (1 + each.events))]
+    return [each.recipe for each in sorted(near, key=lambda entry: -len(entry.reaches & points) / (1 + entry.events))]
 
 
 PROGRESS_EVERY_S: Final = 10.0

@@ -120,7 +120,7 @@ class ResumedLog(Resumed):
         known = replayed(self.batches).producers
         for data in self.batches:
             identity, _ = next(batches_of(data))
-            row = next((each for each in known.values() if each.last_offset == identity.last_offset), None)
+            row = next((producer for producer in known.values() if producer.last_offset == identity.last_offset), None)
             if row is not None and not identity.control and row.last_sequence >= 0 and record_count(data):
                 last[row.producer_id] = data
         return list(last.values())
@@ -198,9 +198,9 @@ class LogScript(Script):
         self.end_sync()
 
     def _take_durable(self, end_offset: int) -> None:
-        for each in self.written:
-            if each.cut_at < 0 and self.most_start <= each.offset < end_offset:
-                self.durable[each.offset] = each.data
+        for written in self.written:
+            if written.cut_at < 0 and self.most_start <= written.offset < end_offset:
+                self.durable[written.offset] = written.data
 
     def roll(self) -> None:
         self.log.roll(NOW)
@@ -209,8 +209,8 @@ class LogScript(Script):
         """Cut batches that reach ``offset``, as a follower does. A new leader follows."""
         count = len(self.written)
         self.written = [
-            replace(each, cut_at=count) if each.cut_at < 0 and _end(each.data) > offset else each
-            for each in self.written
+            replace(written, cut_at=count) if written.cut_at < 0 and _end(written.data) > offset else written
+            for written in self.written
         ]
         self.durable = {at: data for at, data in self.durable.items() if _end(data) <= offset}
         self._owed = None
@@ -221,7 +221,8 @@ class LogScript(Script):
         """Empty the log, and go on at ``offset``."""
         count = len(self.written)
         self.written = [
-            each if each.cut_at >= 0 else replace(each, cut_at=count, void_from=offset) for each in self.written
+            written if written.cut_at >= 0 else replace(written, cut_at=count, void_from=offset)
+            for written in self.written
         ]
         self.durable.clear()
         self.most_start = max(self.most_start, offset)
@@ -262,8 +263,8 @@ class LogScript(Script):
         self._start()
         end = self.log.log_end_offset
         self.written = [
-            replace(each, cut_at=len(self.written)) if each.cut_at < 0 and each.offset >= end else each
-            for each in self.written
+            replace(written, cut_at=len(self.written)) if written.cut_at < 0 and written.offset >= end else written
+            for written in self.written
         ]
         self._owed = None
 
@@ -336,7 +337,9 @@ class LogScript(Script):
     @staticmethod
     def _compare_cleaned(owed: OwedLog, batches: Sequence[bytes], start: int, end: int) -> None:  # noqa: ARG004
         """Every record is one of the script's, and the newest of each key among those that were synced is there."""
-        known = {(record.offset, record.key, record.value) for each in owed.written for record in records_in(each.data)}
+        known = {
+            (record.offset, record.key, record.value) for written in owed.written for record in records_in(written.data)
+        }
         there: dict[bytes | None, int] = {}
         last = -1
         for data in batches:
@@ -424,12 +427,16 @@ def _written_up_to(owed: OwedLog, end: int, batches: Sequence[bytes]) -> list[by
     """The batches below ``end`` as they were written, and those that a resumed log has taken."""
     later = [data for data in batches if AFTER in data]
     end = min((batch.base_offset for data in later for batch, _ in batches_of(data)), default=end)
-    return [*(each.data for each in owed.written if each.offset < end and each.cut_at < 0), *later]
+    return [*(written.data for written in owed.written if written.offset < end and written.cut_at < 0), *later]
 
 
 def _before(owed: OwedLog, base: int) -> list[bytes]:
     """The batches that were ahead of a log that begins at ``base``. Those were never truncated in any script."""
-    return [each.data for each in owed.written if each.offset < base and each.void_from < 0 and each.cut_at < 0]
+    return [
+        written.data
+        for written in owed.written
+        if written.offset < base and written.void_from < 0 and written.cut_at < 0
+    ]
 
 
 # --- kinds ----------------------------------------------------------------------------------------------------------
@@ -529,7 +536,7 @@ class ProducersOfALog(LogScript):
         self._go_on()
 
     def _go_on(self) -> None:
-        known = replayed(each.data for each in self.written if each.cut_at < 0).producers
+        known = replayed(written.data for written in self.written if written.cut_at < 0).producers
         self.sequences = {(row.producer_id, row.epoch): row.last_sequence + 1 for row in known.values()}
 
     def play(self) -> None:

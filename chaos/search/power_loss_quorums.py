@@ -199,8 +199,8 @@ class QuorumVoter(Script):
         while not voter.quorum.is_leader:
             voter.pass_ms(100)
             self.settle()
-            for each in voter.take_requests(ApiKey.VOTE):
-                each.replied(granted(each, True)) if each.peer == 1 else each.failed()
+            for request in voter.take_requests(ApiKey.VOTE):
+                request.replied(granted(request, True)) if request.peer == 1 else request.failed()
                 self.settle()
 
     # --- the comparison ---------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def _hashed(wanted: tuple[Scenario, str, int]) -> HashedPlay:
 
 def differences(before: Iterable[HashedPlay], after: Iterable[HashedPlay], *, verdicts_only: bool = False) -> list[str]:
     """Return a sentence for each play of ``after`` that differs from the same play of ``before``, or is not there."""
-    known = {each.key: each for each in before}
+    known = {hashed_play.key: hashed_play for hashed_play in before}
     lines = []
     for play in after:
         old = known.get(play.key)

@@ -130,7 +130,7 @@ def test_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store: A
         assert (folders[0] / "history").exists()
         (verdict,) = report_runs(folders)
     assert verdict.outcome is Outcome.PASSED
-    (lost,) = [each for each in verdict.guarantees if each.name == "lost-write"]
+    (lost,) = [guarantee for guarantee in verdict.guarantees if guarantee.name == "lost-write"]
     assert lost.status == "holds"
     assert lost.evidence > 1_000
     assert report_in_s3(store, "copied")["outcome"] == "PASSED"

@@ -232,8 +232,8 @@ class AdapterProcess:
             if self._is_ending:
                 return
             self._failure = self._failure or sentence
-            for each in self._waiting.values():
-                each.arrived.set()
+            for waiting in self._waiting.values():
+                waiting.arrived.set()
         self._signal(signal.SIGKILL)  # What it still writes would block it, and nobody reads it any more.
 
     def _read_errors(self) -> None:

@@ -360,7 +360,7 @@ class Producer(Client):
     @property
     def acknowledged(self) -> list[str | None]:
         """The values that were acknowledged, in the order of record."""
-        return [each.value for each in self.sent if each.acknowledged is not None]
+        return [record.value for record in self.sent if record.acknowledged is not None]
 
     def begin(self) -> bool:
         return self._call(protocol.Begin).error is None

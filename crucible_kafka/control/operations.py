@@ -57,9 +57,9 @@ def _node(call: Call, node: int) -> NodeHandle:
 
 
 def _rule(call: Call, rule: int) -> Rule:
-    for each in call.kafka.rules:
-        if each.spec.id == rule:
-            return each
+    for shown in call.kafka.rules:
+        if shown.spec.id == rule:
+            return shown
     raise Refusal(404, f"There is no rule {rule}: GET /v1/rules lists those that hold.")
 
 
@@ -528,7 +528,7 @@ def _act(matcher: Matcher, act: str, given: dict[str, Any]) -> Rule:
 @operation("GET", "/rules")
 def rules(call: Call) -> list[RuleShown]:
     """Return the rules that hold now, in order of creation."""
-    return [RuleShown.of(each) for each in call.kafka.rules]
+    return [RuleShown.of(shown) for shown in call.kafka.rules]
 
 
 @operation("DELETE", "/rules")
@@ -663,7 +663,7 @@ def assert_delivered(
     twice. in-order: as at-least-once, and the first reads of a writer's values come in the order of sending, in each
     partition if reads have one.
     """
-    given = GivenValues([bytes_of(each) for each in sent], {bytes_of(each) for each in unacknowledged or ()})
+    given = GivenValues([bytes_of(value) for value in sent], {bytes_of(each) for each in unacknowledged or ()})
     found = [
         Read(each.encode())
         if isinstance(each, str)

@@ -104,7 +104,7 @@ def _any_of(kinds: Sequence[Kind | None]) -> Kind | None:
     sure = [kind for kind in kinds if kind is not None]
     if len(sure) < len(kinds):
         return None
-    words = [each[1] for each in sure]
+    words = [kind[1] for kind in sure]
     shown = f"{', '.join(words[:-1])} or {words[-1]}"
     return lambda value: any(fits(value) for fits, _ in sure), shown
 

@@ -325,7 +325,7 @@ class Cluster(ClusterVerbs):
         except CrucibleError as failure:
             return f" (The logs could not be read: {failure})"
         if found:
-            places = ", ".join(f"{each.topic}-{each.partition} offset {each.offset}" for each in found[:5])
+            places = ", ".join(f"{record.topic}-{record.partition} offset {record.offset}" for record in found[:5])
             text = f" In the logs it is at {places}."
             near_s = found[0].timestamp_ms / 1000
         else:
@@ -359,7 +359,7 @@ class Cluster(ClusterVerbs):
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """Return the committed offsets of a group by topic and partition. A group that is unknown has none."""
-        return next((each.committed for each in self.groups() if each.group_id == group), {})
+        return next((view.committed for view in self.groups() if view.group_id == group), {})
 
     def transactions(self) -> list[TransactionView]:
         """Return the transactional IDs, as their coordinators have them."""

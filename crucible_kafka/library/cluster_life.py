@@ -227,13 +227,15 @@ class ClusterLife:
     @property
     def has_majority(self) -> bool:
         """Whether enough nodes serve, and reach each other, for a controller."""
-        return len([each for each in self.serving() if each.id not in self._isolated]) * 2 > self.nodes
+        return len([handle for handle in self.serving() if handle.id not in self._isolated]) * 2 > self.nodes
 
     def active_controller(self, limit_s: float = LIMIT_S) -> NodeHandle:
         """Return the node that is the active controller, and wait until there is one."""
 
         def found() -> NodeHandle | None:
-            views = {each: each.command("controller") for each in self.serving() if each.id not in self._isolated}
+            views = {
+                handle: handle.command("controller") for handle in self.serving() if handle.id not in self._isolated
+            }
             active = [(view["epoch"], each.id, each) for each, view in views.items() if view["is_active"]]
             return max(active)[2] if active else None
 
@@ -259,7 +261,9 @@ class ClusterLife:
 
         def is_fenced() -> bool | None:
             self.controller_command("fence", limit_s, broker_id=node)
-            views = [each.command("broker", broker_id=node) for each in self.serving() if each.id not in self._isolated]
+            views = [
+                handle.command("broker", broker_id=node) for handle in self.serving() if handle.id not in self._isolated
+            ]
             return True if all(view["fenced"] and not view["leads"] for view in views) else None
 
         wait_for(is_fenced, lambda: f"node {node} still leads partitions that others could lead.", limit_s)

@@ -493,7 +493,7 @@ class InsideNode:
             for frame in self.recorder.frames(of_nodes)
             if fnmatchcase(api_name(frame.api_key).lower(), api.lower()) and fnmatchcase(frame.client_id, client_id)
         ]
-        return [each.plain(self.node_id) for each in found[-newest if newest else 0 :]]
+        return [frame.plain(self.node_id) for frame in found[-newest if newest else 0 :]]
 
     def do_forget_frames(self) -> None:
         """Forget the frames and counts of requests so far."""

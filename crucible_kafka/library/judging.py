@@ -87,7 +87,7 @@ class Sent:
     @property
     def has_outcome(self) -> bool:
         """Whether of any value it is known how sending it ended."""
-        return any(each.acknowledged is not None for each in self._sent.values())
+        return any(sent.acknowledged is not None for sent in self._sent.values())
 
     def acknowledged(self, value: bytes) -> None:
         """Note that the cluster has acknowledged a value, so that it must be read."""
@@ -109,7 +109,7 @@ class Sent:
 
     def must_be_read(self) -> list[bytes]:
         """Return the values that were acknowledged."""
-        return [each.value for each in self._sent.values() if each.acknowledged]
+        return [sent.value for sent in self._sent.values() if sent.acknowledged]
 
 
 @dataclass(frozen=True, slots=True)

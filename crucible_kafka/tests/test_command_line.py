@@ -291,7 +291,7 @@ def test_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
         for folder in folders:
             (folder / "report").mkdir()
             (folder / "report" / "index.html").write_text(f"page of {folder.name}")
-        return [replace(decided, outcome=outcome, report=each / "report" / "index.html") for each in folders]
+        return [replace(decided, outcome=outcome, report=path / "report" / "index.html") for path in folders]
 
     decided = decide(MANIFEST, findings(), tmp_path)
     for name in ("taken", "refused"):

@@ -147,13 +147,13 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
 def test_nothing_lost_is_stated_only_if_judged() -> None:
     killed = findings(faults=[fault("kill", "node_killed"), fault("drop", "response_dropped", api_key=1)])
     whole = attacks(killed, outcome(MANIFEST), [])
-    assert [(each.fault, each.nothing_lost) for each in whole] == [("drop", False), ("kill", True)]
+    assert [(attack.fault, attack.nothing_lost) for attack in whole] == [("drop", False), ("kill", True)]
     facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
     unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
-    assert not any(each.nothing_lost for each in unseen)
+    assert not any(attack.nothing_lost for attack in unseen)
     lost = {"lost-write": Violations(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
     broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
-    assert [(each.fault, each.nothing_lost, each.anomalies) for each in broken] == [
+    assert [(attack.fault, attack.nothing_lost, attack.anomalies) for attack in broken] == [
         ("drop", False, 0),
         ("kill", False, 2),
     ]

@@ -56,10 +56,10 @@ def test_each_night_is_red_for_its_planted_failure(collected: Collected, planted
     assert any("the canary lives: nothing killed no_abort in 40 seeds" in reason for reason in lives.reasons)
     assert any("less than half the median" in reason for reason in stopped.reasons)
     assert any("control" in reason and "FAILED" in reason for reason in _night(every, truth.MENDED[0]).reasons)
-    green = [each for each in every if not each.is_red]
+    green = [summary for summary in every if not summary.is_red]
     assert green
     assert "the canary no_abort was found after 3 seeds" in green[0].line
-    assert [each.gap_hours > 36 for each in every].index(True) == truth.MISSING
+    assert [summary.gap_hours > 36 for summary in every].index(True) == truth.MISSING
 
 
 def test_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(

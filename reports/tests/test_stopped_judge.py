@@ -25,7 +25,7 @@ with spark_session() as session:
 
 
 def is_starting(family: Sequence[psutil.Process], _scratch: Path) -> bool:
-    return any(each.is_running() and each.name() == "java" for each in family)
+    return any(process.is_running() and process.name() == "java" for process in family)
 
 
 def is_in_a_query(_family: Sequence[psutil.Process], scratch: Path) -> bool:

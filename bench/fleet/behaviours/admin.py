@@ -216,8 +216,8 @@ class Admin(ClusterScript):
     def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Chance) -> None:
         # A successor is there within a second or two: looking for it seldom would measure the admin.
         habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
-        named = [each.name for each in plan.loaded[:1]] if FETCH_REQUEST in plan.weights else []
-        named += [each.name for each in plan.loaded[-1:]] if RECORD_REQUEST in plan.weights else []
+        named = [loaded_topic.name for loaded_topic in plan.loaded[:1]] if FETCH_REQUEST in plan.weights else []
+        named += [loaded_topic.name for loaded_topic in plan.loaded[-1:]] if RECORD_REQUEST in plan.weights else []
         super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, named, habits)
         self.plan = plan
         self.standing: list[TopicSet] = []
@@ -228,7 +228,11 @@ class Admin(ClusterScript):
         self._lost_sight = True
         topic = plan.loaded[0].name if plan.loaded else ""
         self._wild = WildMembers(f"{plan.base}-wild", topic, random, plan.groups)
-        partitions = [TopicPartition(each.name, index) for each in plan.loaded for index in range(each.partitions)]
+        partitions = [
+            TopicPartition(loaded_topic.name, index)
+            for loaded_topic in plan.loaded
+            for index in range(loaded_topic.partitions)
+        ]
         self._wild_transactions = WildTransactions(f"{plan.base}-wild", partitions, random)
         self._fetches = WildFetches(topic, plan.loaded[0].partitions if plan.loaded else 0, random)
         last = plan.loaded[-1] if plan.loaded else NO_TOPICS
@@ -282,7 +286,9 @@ class Admin(ClusterScript):
     def _send_wild(self, due_us: int, change: str) -> Steps[None]:
         """Send one request to its coordinator, once, and those that follow on it. Responses are not judged here."""
         wild = self._wild if change == GROUP_REQUEST else self._wild_transactions
-        self._wild_transactions.made = [TopicPartition(name, 0) for each in self.standing for name in each.topic_names]
+        self._wild_transactions.made = [
+            TopicPartition(name, 0) for topic_set in self.standing for name in topic_set.topic_names
+        ]
         request: WildRequest | None = wild.next_request()
         while request is not None:
             operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
@@ -390,7 +396,7 @@ class Admin(ClusterScript):
         """Only sets whose creation needed one attempt are deleted: a late copy of the request could recreate others,
         which would not be a violation."""
         names = list(self.plan.weights)
-        (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
+        (change,) = self.random.choices(names, [self.plan.weights[weight] for weight in names])
         if change in OF_NO_TOPIC or change in WILD:
             return change, NO_TOPICS
         if change in OF_THE_LOAD:
@@ -551,6 +557,6 @@ def _errors_of(change: str, body: object) -> Errors:
         }
     if change in ALTERATIONS:
         altered = cast("IncrementalAlterConfigsResponse", body).responses
-        return {each.resource_name: int(each.error_code.value) for each in altered}
+        return {response.resource_name: int(response.error_code.value) for response in altered}
     described = cast("DescribeConfigsResponse", body).results
-    return {each.resource_name: int(each.error_code.value) for each in described}
+    return {result.resource_name: int(result.error_code.value) for result in described}

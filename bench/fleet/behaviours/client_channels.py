@@ -107,7 +107,7 @@ class ClientChannels(Generic[C]):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight."""
-        return all(each.request is None for each in self._by_number.values())
+        return all(channel.request is None for channel in self._by_number.values())
 
     def handle(self, event: FleetEvent) -> None:
         """Handle what a channel waited for. Events of closed channels are ignored."""

@@ -211,7 +211,7 @@ class ClusterScript(Script):
         out of three only nodes with an open connection are chosen from."""
         self._tried += 1
         known = self._known_addresses()
-        alive = [each for each in known if self.connected_on(self._channels.get(each, -1)) == each]
+        alive = [address for address in known if self.connected_on(self._channels.get(address, -1)) == address]
         if not alive:
             return known[self._tried % len(known)]
         return alive[self._tried % len(alive)] if self._tried % 3 else known[self._tried // 3 % len(known)]

@@ -139,12 +139,20 @@ class FinalReader(ClusterScript):
         while self.unread and not self.gives_up:
             leader = self._next_leader()
             if leader is None or not (yield from self.connect_to_node(leader)):
-                self._postpone([each for each in self.unread if self.metadata.leader_of(each) == leader])
+                self._postpone(
+                    [
+                        topic_partition
+                        for topic_partition in self.unread
+                        if self.metadata.leader_of(topic_partition) == leader
+                    ]
+                )
                 yield from self.back_off()
                 yield from self.refresh()
                 self._end_unknown()
                 continue
-            chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
+            chosen = [
+                topic_partition for topic_partition in self.unread if self.metadata.leader_of(topic_partition) == leader
+            ][:PARTITIONS_PER_FETCH]
             is_placed = (yield from self._seek_starts(chosen)) and (yield from self._describe())
             if not is_placed or not (yield from self._read(leader, chosen)):
                 self._postpone(chosen)
@@ -154,7 +162,9 @@ class FinalReader(ClusterScript):
             self.succeeded()
             if self.now.mono_us < self._describe_at_us and all(map(self._waits_for_retention, self.unread)):
                 yield from self.sleep_until(min(self._describe_at_us, self._deadline_us))
-        self._undescribed = {each.topic: None for each in self.unread if self._waits_for_retention(each)}
+        self._undescribed = {
+            topic_partition.topic: None for topic_partition in self.unread if self._waits_for_retention(topic_partition)
+        }
         self.journal.record(*self._plan.keep(list(self._held_back.values())))
         for partition in self._held_back:
             self.unread.pop(partition, None)
@@ -185,9 +195,9 @@ class FinalReader(ClusterScript):
 
     def _postpone(self, some: Sequence[TopicPartition]) -> None:
         """Read all others first, perhaps those of another leader: an error may last until the limit."""
-        for each in some:
-            if each in self.unread:
-                self.unread[each] = self.unread.pop(each)
+        for partition in some:
+            if partition in self.unread:
+                self.unread[partition] = self.unread.pop(partition)
 
     def _next_leader(self) -> NodeAddress | None:
         for partition in self.unread:
@@ -197,7 +207,7 @@ class FinalReader(ClusterScript):
         return None
 
     def _seek_starts(self, chosen: Sequence[TopicPartition]) -> Steps[bool]:
-        missing = [each for each in chosen if each not in self.consumer.positions]
+        missing = [topic_partition for topic_partition in chosen if topic_partition not in self.consumer.positions]
         if not missing:
             return True
         found = yield from self.bound_offsets(missing)
@@ -226,7 +236,7 @@ class FinalReader(ClusterScript):
     def _describe(self) -> Steps[bool]:
         """Query the limits of topics whose logs do not begin at 0. A compacted topic has none that bound what may be
         missing. Return False if the connection is gone. Other partitions are read while it waits for a retry."""
-        wanted = {each.topic for each in self.unread}
+        wanted = {partition.topic for partition in self.unread}
         self._undescribed = {each: None for each in self._undescribed if each in wanted}
         if not self._undescribed or self.now.mono_us < self._describe_at_us:
             return True
@@ -262,7 +272,7 @@ class FinalReader(ClusterScript):
 
     def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
         """Fetch once, and return whether that went well."""
-        wanted = {each: self._wanted(each) for each in chosen}
+        wanted = {topic_partition: self._wanted(topic_partition) for topic_partition in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
         operation = self.journal.begin(self._plan.operation)

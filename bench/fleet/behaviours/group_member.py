@@ -102,7 +102,7 @@ def metadata_source(metadata_from: int, random: Chance) -> MetadataSource:
             return random.choice([nodes[node] for node in sorted(nodes)])
 
     def source(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
-        return choose({each.node_id: each for each in (*bootstrap, *known)})
+        return choose({address.node_id: address for address in (*bootstrap, *known)})
 
     return source
 

@@ -402,7 +402,7 @@ class Janitor(ClusterScript):
             if not (yield from self.refresh()):
                 raise SearchFailed("no_metadata")
             yield from self._describe_partitions(search)
-            old = [each for each in search.open if self._is_old(each)]
+            old = [transaction for transaction in search.open if self._is_old(transaction)]
             yield from self._find_ids(search, old)
             yield from self._describe_ids(search)
             search.received_us = self.now.mono_us
@@ -412,13 +412,13 @@ class Janitor(ClusterScript):
             self.disconnect()
             yield from self.back_off()
             return None
-        rows = {each: self._row(search, each) for each in search.open}
-        hanging = frozenset(each for each in search.open if rows[each].found == HANGING)
-        for each in search.open:
-            if each in hanging & self._suspects:
-                row = rows[each]
+        rows = {transaction: self._row(search, transaction) for transaction in search.open}
+        hanging = frozenset(transaction for transaction in search.open if rows[transaction].found == HANGING)
+        for transaction in search.open:
+            if transaction in hanging & self._suspects:
+                row = rows[transaction]
                 row.abort_us = self.now.mono_us
-                row.abort = yield from self._abort(each)
+                row.abort = yield from self._abort(transaction)
                 row.abort_end_us = self.now.mono_us
         self._suspects = hanging
         self.journal.end(search.operation, "ok", rows=(*rows.values(), *self._rows_of_quiet(search)))
@@ -453,7 +453,7 @@ class Janitor(ClusterScript):
             search.open += _without_error(open_transactions(body))
 
     def _find_ids(self, search: HangingSearch, old: Sequence[OpenTransaction]) -> Steps[None]:
-        wanted = sorted({each.producer_id for each in old})
+        wanted = sorted({transaction.producer_id for transaction in old})
         if wanted:
             for node in [self.metadata.nodes[each] for each in sorted(self.metadata.nodes)]:
                 body = yield from self._query(node, ApiKey.LIST_TRANSACTIONS, list_transactions(wanted))
@@ -515,7 +515,11 @@ class Janitor(ClusterScript):
 
     def _rows_of_quiet(self, search: HangingSearch) -> list[DescribedTransactionRow]:
         """Rows of the partitions in which nothing is open."""
-        busy, received_us, index = {each.where for each in search.open}, search.received_us, search.operation.index
+        busy, received_us, index = (
+            {transaction.where for transaction in search.open},
+            search.received_us,
+            search.operation.index,
+        )
         return [
             DescribedTransactionRow(
                 self.process,

@@ -65,7 +65,7 @@ class Journal:
 
     def end_all(self, error: str) -> list[HistoryRow]:
         """End all open operations with unknown outcome, and return their rows."""
-        rows: list[HistoryRow] = [self._row(each, "info", error) for each in self._open.values()]
+        rows: list[HistoryRow] = [self._row(operation, "info", error) for operation in self._open.values()]
         self._open.clear()
         return rows
 

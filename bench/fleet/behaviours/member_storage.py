@@ -274,7 +274,7 @@ class OutsideOffsets:
     def place(self) -> None:
         unplaced = self.consumer.unplaced
         self._waiting = {partition: self._waiting.get(partition) or self._loaded(partition) for partition in unplaced}
-        newest = max((each.metadata_epoch for each in self._waiting.values()), default=NO_EPOCH)
+        newest = max((offset.metadata_epoch for offset in self._waiting.values()), default=NO_EPOCH)
         if newest != self._wanted and self.waits:
             self._wanted = newest
             self.consumer.want_epoch(newest)

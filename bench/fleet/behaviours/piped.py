@@ -90,10 +90,10 @@ class Piped(Generic[Item]):
 
     def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
         """Merge the actions of both. The whole is finished when both are."""
-        both = [*read, *(_shifted(each) for each in wrote)]
-        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
+        both = [*read, *(_shifted(action) for action in wrote)]
+        left: list[FleetAction] = [action for action in both if not isinstance(action, Finished)]
         self._open -= len(both) - len(left)
-        self.pipe.ended = self.pipe.ended or any(isinstance(each, Finished) for each in read)
+        self.pipe.ended = self.pipe.ended or any(isinstance(action, Finished) for action in read)
         return left if self._open or len(left) == len(both) else [*left, Finished()]
 
     def close(self, now: Now) -> list[HistoryRow]:

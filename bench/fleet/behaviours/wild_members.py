@@ -218,12 +218,16 @@ class WildMembers:
             self._forget(request.identity)
 
     def _know(self, identity: MemberIdentity) -> None:
-        self._identities = [each for each in self._identities if each.member_id != identity.member_id]
+        self._identities = [
+            member_identity for member_identity in self._identities if member_identity.member_id != identity.member_id
+        ]
         self._identities.append(identity)
         del self._identities[:-MAX_IDENTITIES]
 
     def _forget(self, identity: MemberIdentity) -> None:
-        self._identities = [each for each in self._identities if each.member_id != identity.member_id]
+        self._identities = [
+            member_identity for member_identity in self._identities if member_identity.member_id != identity.member_id
+        ]
         self._members.pop(identity.member_id, None)
         self._protocols.pop(identity.member_id, None)
 

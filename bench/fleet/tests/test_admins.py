@@ -67,8 +67,8 @@ def test_lost_response_is_retried_with_same_names_and_counts_once(world: QuorumW
     assert {operation.type for operation in operations} == {"ok"}
     assert quorum.created == 3 * len(operations)
     retried = [row for row in world.rows("changes") if row.attempts == 2]
-    assert [(each.type, each.error) for each in retried] == [("ok", "TOPIC_ALREADY_EXISTS")] * 3
-    assert len({each.topic_set for each in retried}) == 1
+    assert [(row.type, row.error) for row in retried] == [("ok", "TOPIC_ALREADY_EXISTS")] * 3
+    assert len({row.topic_set for row in retried}) == 1
 
 
 def test_topic_that_exists_without_an_earlier_attempt_is_no_success(world: QuorumWorld, quorum: FakeQuorum) -> None:

@@ -97,7 +97,7 @@ def test_node_that_hangs_delays_only_its_own_partitions(
         for operation in operations(world, "fetch")
         if operation.invoke_us > since_us and operation.type == "ok"
     ]
-    assert {each.node for each in since} == {0, 2}
+    assert {operation.node for operation in since} == {0, 2}
     assert len(since) > 100
     world.fault = lambda _: None
     finish(world, load, subject)

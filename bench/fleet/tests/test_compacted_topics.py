@@ -58,7 +58,7 @@ def test_view_holds_the_newest_value_of_each_key() -> None:
         for each, key in enumerate((b"a", b"b", b"a", b"c"))
     ]
     made.append(Record(offset=4, key=b"b"))
-    view.put([ConsumerRecord(*WHERE, each.offset, 0, each.key, each.value, each.headers) for each in made])
+    view.put([ConsumerRecord(*WHERE, record.offset, 0, record.key, record.value, record.headers) for record in made])
     rows = view.rows(WHERE, 6, 1, 2)
     assert [(row.key, row.offset, row.writer, row.sequence) for row in rows] == [
         ("", -1, "", -1),

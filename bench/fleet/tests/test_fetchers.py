@@ -212,7 +212,7 @@ def test_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
     live(world, settings, fetcher("rotating", settings))
     again = [row for row in world.rows("assignments") if row.from_offset == 0 and row.from_us > 1_500_000]
     assert again, "it never went back"
-    assert all(each.topic == "hot" for each in again)
+    assert all(row.topic == "hot" for row in again)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def finish(world: GroupWorld, load: KeyedProducer, *members: GroupMember) -> Non
 def all_read(world: GroupWorld, broker: GroupsBroker, members: list[GroupMember]) -> dict[TopicPartition, list[int]]:
     """Return by partition which member read which offsets, in order of time."""
     found: dict[TopicPartition, list[int]] = {}
-    for each in members:
-        for partition, offsets in read_offsets(world, each.process).items():
+    for group_member in members:
+        for partition, offsets in read_offsets(world, group_member.process).items():
             found.setdefault(partition, []).extend(offsets)
     for topic_partition in HOT:
         assert set(found[topic_partition]) == set(range(broker.logs[topic_partition].end)), topic_partition
@@ -165,7 +165,7 @@ def test_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
         for request in broker.requests
         if request.api_key == ApiKey.FETCH and request.body.session_epoch == -1  # type: ignore[attr-defined]
     ]
-    assert {each.client_id for each in closed} == {each.process for each in members}
+    assert {request.client_id for request in closed} == {each.process for each in members}
     fetches = [row for row in world.rows("operations") if row.f == "fetch" and row.process != "final"]
     assert fetches
     assert all(fetch.session_epoch >= 0 for fetch in fetches), "what closes a session is no operation"
@@ -310,9 +310,9 @@ def test_refused_epoch_is_raised_once_and_not_retried(
     world.run(1)
     refused = [row for row in world.rows("commits") if row.error == "INVALID_METADATA_EPOCH"]
     assert refused
-    assert {each.partition for each in refused} == {0}
+    assert {row.partition for row in refused} == {0}
     assert broker.groups["g"].offsets[HOT[0]] == (10_000, -1, 9)
-    assert len({each.offset for each in refused}) == len(refused), "the same commit was sent again"
+    assert len({row.offset for row in refused}) == len(refused), "the same commit was sent again"
 
 
 @pytest.mark.clause("M-13")

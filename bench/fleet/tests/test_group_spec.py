@@ -44,8 +44,8 @@ def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(wor
 
 def test_member_behaves_as_specified() -> None:
     made = make_fleet(replace(SPEC, process_prefix="1.")).members
-    assert {each.member.group for each in made} == {"1.g", "1.o"}
-    assert [each.member.instance_id for each in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
+    assert {member.member.group for member in made} == {"1.g", "1.o"}
+    assert [member.member.instance_id for member in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]
     group = made[3].config.group
     assert group is not None
     assert group.cooperative

@@ -210,7 +210,7 @@ def test_transaction_unknown_to_coordinator_is_aborted_at_second_check(world: Fl
     }
     assert found == {(7, 3, "", "hanging"), (8, 5, "b", "hanging"), (9, 0, "c", "known")}
     aborted = [transaction for transaction in described_transactions(world) if transaction.abort]
-    assert [(each.producer_id, each.abort) for each in aborted] == [(7, "ok"), (8, "ok")]
+    assert [(transaction.producer_id, transaction.abort) for transaction in aborted] == [(7, "ok"), (8, "ok")]
     assert (
         len({transaction.index for transaction in described_transactions(world) if transaction.producer_id == 7}) == 2
     )
@@ -236,7 +236,7 @@ def test_check_without_response_is_ignored(world: FleetWorld, admin: JanitorBrok
     looks = [row for row in world.rows("operations") if row.f == "find_hanging"]
     assert [lookup.error for lookup in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
     hanging = [transaction for transaction in described_transactions(world) if transaction.found == "hanging"]
-    assert [bool(each.abort) for each in hanging] == [False, True]
+    assert [bool(transaction.abort) for transaction in hanging] == [False, True]
 
 
 def test_each_check_looks_up_leaders(world: FleetWorld, admin: JanitorBroker) -> None:

@@ -131,7 +131,9 @@ def test_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_
         for operation in operations
         if operation["f"] in ("fetch", "produce") and operation["error"] != "not_sent"
     ]
-    assert {each["type"] for each in sent} == {"ok"}, "on a busy machine slots may be overdue when the load ends"
+    assert {operation["type"] for operation in sent} == {"ok"}, (
+        "on a busy machine slots may be overdue when the load ends"
+    )
     assert len({operation["process"] for operation in operations}) == 6 + 2 + 3
     runs = table(tmp_path, "runs")
     acked: Counter[Any] = Counter()

@@ -47,8 +47,8 @@ def test_only_news_is_written_down(world: QuorumWorld, quorum: FakeQuorum) -> No
     polls = [row for row in world.rows("operations") if row.f == "metadata_read"]
     assert len(polls) >= 25
     home = [row for row in world.rows("metadata_reads") if row.node == polls[0].node]
-    assert [(each.topic, each.partitions_seen, each.present) for each in home[:2]] == [(name, 3, True) for name in SET]
-    assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
+    assert [(row.topic, row.partitions_seen, row.present) for row in home[:2]] == [(name, 3, True) for name in SET]
+    assert {(row.topic_set, row.topics_wanted, row.partitions_wanted) for row in home} == {("made.admin-0.1", 2, 3)}
 
 
 def test_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuorum) -> None:

@@ -155,9 +155,9 @@ def test_target_is_read_at_end_into_own_table(
     assert {name: len(world.rows(name)) for name in before} == before
     for partition in HOT:
         mine = [row for row in world.rows("target_runs") if row.partition == partition.partition]
-        values = [(each.writer, each.first_sequence + step) for each in mine for step in range(each.count)]
+        values = [(row.writer, row.first_sequence + step) for row in mine for step in range(row.count)]
         assert values == world.copied(partition)
-        assert [each.first_offset for each in mine if not each.count] == [world.target.logs[partition].end]
+        assert [row.first_offset for row in mine if not row.count] == [world.target.logs[partition].end]
 
 
 @pytest.mark.clause("M-15")

@@ -185,7 +185,7 @@ def test_slots_due_but_never_sent_are_offered_and_failed(world: FleetWorld, sett
     unsent = [produce for produce in produces(world) if produce.error == "not_sent"]
     assert 150 < len(unsent) <= 201
     load = world.recorder.load_rows()
-    assert sum(each.offered for each in load) - sum(each.sent for each in load) >= len(unsent)
+    assert sum(row.offered for row in load) - sum(row.sent for row in load) >= len(unsent)
 
 
 def test_key_never_changes_its_partition() -> None:

@@ -59,7 +59,7 @@ def test_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
     assert subject.process in world.finished
     ended = [row for row in world.rows("assignments") if row.process == subject.process]
     assert len(ended) == len(HOT) + 1
-    assert all(each.until_us <= left_us < END_OF_RUN_US for each in ended)
+    assert all(row.until_us <= left_us < END_OF_RUN_US for row in ended)
 
 
 @pytest.mark.usefixtures("spread")
@@ -71,4 +71,4 @@ def test_leaving_producer_completes_batches_in_flight(world: FleetWorld, setting
     world.run(0.1)
     assert load.process in world.finished
     sent = [row for row in world.rows("operations") if row.f == "produce"]
-    assert {each.type for each in sent} == {"ok"}
+    assert {row.type for row in sent} == {"ok"}

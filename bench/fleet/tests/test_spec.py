@@ -40,7 +40,7 @@ def plans(fleet: Fleet) -> list[FetcherPlan | ProducerPlan]:
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_shares_are_the_whole_fleet_dealt_out(workers: int) -> None:
     dealt = [plan for index in range(workers) for plan in plans(make_fleet(SPEC, (index, workers)))]
-    assert sorted(dealt, key=lambda each: each.process) == sorted(
+    assert sorted(dealt, key=lambda plan: plan.process) == sorted(
         plans(make_fleet(SPEC)), key=lambda plan: plan.process
     )
 

@@ -73,11 +73,11 @@ def test_most_epochs_follow_and_some_do_not() -> None:
 
 
 def test_partition_is_named_again_with_other_values_and_forgotten() -> None:
-    requests = [each for each in played(2000) if each.session is not None]
+    requests = [fetch for fetch in played(2000) if fetch.session is not None]
     named = [partition for request in requests for partition in partitions(request)]
     for what in ("fetch_offset", "partition_max_bytes", "current_leader_epoch", "last_fetched_epoch"):
-        assert len({getattr(each, what) for each in named}) > 2, what
-    assert {each.log_start_offset for each in named} == {-1, 0, 50}
+        assert len({getattr(partition, what) for partition in named}) > 2, what
+    assert {partition.log_start_offset for partition in named} == {-1, 0, 50}
     assert any(request.body.forgotten for request in requests)
     assert not any(request.body.forgotten for request in requests if request.version == FETCH_FIRST_REVISION)
 

@@ -71,24 +71,24 @@ def test_each_request_of_a_group_is_sent_also_with_false_fields() -> None:
 
 
 def test_all_commits_have_one_offset() -> None:
-    bodies: list[Any] = [each.body for each in played(500) if each.api_key is ApiKey.OFFSET_COMMIT]
+    bodies: list[Any] = [request.body for request in played(500) if request.api_key is ApiKey.OFFSET_COMMIT]
     offsets = {partition.committed_offset for body in bodies for topic in body.topics for partition in topic.partitions}
     assert offsets == {COMMITTED_OFFSET}
     assert any(body.generation_id_or_member_epoch < 0 for body in bodies)
 
 
 def test_leader_assigns_to_the_members_of_its_generation() -> None:
-    bodies: list[Any] = [each.body for each in played(500) if each.api_key is ApiKey.SYNC_GROUP]
+    bodies: list[Any] = [request.body for request in played(500) if request.api_key is ApiKey.SYNC_GROUP]
     assert any(body.assignments and body.assignments[0].assignment for body in bodies)
 
 
 def test_error_of_a_heartbeat_is_that_of_its_response() -> None:
-    beat = next(each for each in played(50) if each.api_key is ApiKey.HEARTBEAT)
+    beat = next(request for request in played(50) if request.api_key is ApiKey.HEARTBEAT)
     assert error_in(beat, heartbeat_response(ErrorCode.rebalance_in_progress)) == ErrorCode.rebalance_in_progress
 
 
 def test_error_of_a_commit_is_that_of_its_partitions() -> None:
-    commit = next(each for each in played(200) if each.api_key is ApiKey.OFFSET_COMMIT)
+    commit = next(request for request in played(200) if request.api_key is ApiKey.OFFSET_COMMIT)
     refused = OffsetCommitResponsePartition(partition_index=i32(0), error_code=ErrorCode.illegal_generation)
     topic = OffsetCommitResponseTopic(name=TopicName("hot"), partitions=(refused,))
     response = OffsetCommitResponse(throttle_time=NOTHING, topics=(topic,))
@@ -96,7 +96,7 @@ def test_error_of_a_commit_is_that_of_its_partitions() -> None:
 
 
 def test_error_of_a_leave_is_that_of_its_member() -> None:
-    leave = next(each for each in played(500) if each.api_key is ApiKey.LEAVE_GROUP)
+    leave = next(request for request in played(500) if request.api_key is ApiKey.LEAVE_GROUP)
     unknown = MemberResponse(member_id="m-1", group_instance_id=None, error_code=ErrorCode.unknown_member_id)
     response = LeaveGroupResponse(throttle_time=NOTHING, error_code=ErrorCode.none, members=(unknown,))
     assert error_in(leave, response) == ErrorCode.unknown_member_id

@@ -73,7 +73,7 @@ def test_commits_are_sent_during_and_at_end_of_transaction() -> None:
         assert any(keys[-3:] == [of_transaction, plain, end] for keys in chains)
     hasty = [request for requests in played(1000) for request in requests if request.patience_us]
     assert hasty
-    assert all(each.api_key is of_transaction and each.then is not None for each in hasty)
+    assert all(request.api_key is of_transaction and request.then is not None for request in hasty)
 
 
 def test_all_commits_have_one_offset_and_different_texts() -> None:

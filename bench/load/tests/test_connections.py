@@ -97,7 +97,7 @@ def test_failures_are_counted_and_end_nothing() -> None:
     with running(door, ConnectionPlan("c", ("t",), per_s=500)) as (_, ends):
         until(lambda: len(ends) >= 60, "sixty connections")
     failed = [end for end in ends if end.error is not None]
-    assert {each.error for each in failed} <= {"closed", "reset"}
+    assert {end.error for end in failed} <= {"closed", "reset"}
     assert abs(len(failed) - len(ends) / 3) <= 2
     door = Door(lambda number: number == 2)
     with running(door, ConnectionPlan("c", ("t",), idle=4)) as (maker, ends):

@@ -124,14 +124,14 @@ def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS, idempotent=False), 100)
     unknown = [end for end in ends if end.kind != "ok"]
     assert unknown
-    assert {(each.kind, each.error, each.base_offset) for each in unknown} == {("info", "disconnected", -1)}
+    assert {(end.kind, end.error, end.base_offset) for end in unknown} == {("info", "disconnected", -1)}
 
 
 def test_error_that_no_retry_cures_ends_a_batch() -> None:
     log = Log(lambda number: int(ErrorCode.message_too_large) if number == 30 else 0)
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 100)
     failed = [end for end in ends if end.kind != "ok"]
-    assert [(each.kind, each.error) for each in failed][:1] == [("fail", "MESSAGE_TOO_LARGE")]
+    assert [(end.kind, end.error) for end in failed][:1] == [("fail", "MESSAGE_TOO_LARGE")]
     assert ends[-1].kind == "ok"  # A new producer ID lets the others go on.
 
 
@@ -161,7 +161,7 @@ def test_latency_starts_at_due_time_of_batch() -> None:
 
 def test_records_with_keys_and_compression_prove_themselves_too() -> None:
     plan = LoadPlan("p", WHERE, batch_records=BATCH_RECORDS, keys=7, compression=Compression.LZ4, padding=b"xyz")
-    assert {each.kind for each in produced(Log(), plan, 40)} == {"ok"}
+    assert {settled.kind for settled in produced(Log(), plan, 40)} == {"ok"}
 
 
 def test_producer_waits_for_its_bootstrap_server() -> None:

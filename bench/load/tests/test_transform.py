@@ -280,9 +280,9 @@ def test_batch_is_made_again_from_where_the_reader_begins() -> None:
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 40)
         assert header.is_transactional
         found = list(read_records(made))
-        assert [each.value for each in found] == values
-        assert {each.key for each in found} == {b"k"}
-        assert [each.timestamp_ms for each in found] == [int(value[1:]) + 1_000 for value in values]
+        assert [record.value for record in found] == values
+        assert {record.key for record in found} == {b"k"}
+        assert [record.timestamp_ms for record in found] == [int(value[1:]) + 1_000 for value in values]
 
 
 def test_compressed_batch_stays_compressed() -> None:

@@ -22,7 +22,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
         with RetryingClient(cluster.ports) as client:
             client.create_topic("kept", NODES, NODES, LIMIT_S, {"min.insync.replicas": "2"})
             led = client.await_replicas("kept", NODES, NODES, LIMIT_S)
-            assert {each.leader for each in led.values()} == set(range(NODES))
+            assert {replica.leader for replica in led.values()} == set(range(NODES))
             assert client.active_controller(LIMIT_S) in range(NODES)
             assert client.acknowledged("kept", 0, batch_of(100, 2), LIMIT_S) == 0
             killed = cluster.members[led[0].leader]

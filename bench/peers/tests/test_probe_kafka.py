@@ -30,7 +30,7 @@ def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[st
         target = of_cluster(cluster)
         outcomes = play(meet(target.address), cases, target=target)
     slowest = sorted(outcomes, key=lambda outcome: outcome.seconds, reverse=True)[:SHOWN]
-    logging.getLogger(__name__).info("%s", [f"{each.case.id}: {each.seconds:.1f} s" for each in slowest])
+    logging.getLogger(__name__).info("%s", [f"{outcome.case.id}: {outcome.seconds:.1f} s" for outcome in slowest])
     recorded = kafka_responses.recorded(KAFKA_VERSION)
     return {
         outcome.case.id: (outcome.verdict.value, recorded[outcome.case.id][0])

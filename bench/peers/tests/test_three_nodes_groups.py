@@ -100,7 +100,7 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...])
     try:
         for each in started:
             each.start()
-        until("all have partitions", lambda: all(each.owned for each in members), CATCH_UP_S)
+        until("all have partitions", lambda: all(thread.owned for thread in members), CATCH_UP_S)
         nodes.whole(OFFSETS, OFFSETS_PARTITIONS)
         _kill_coordinators(nodes, group, members, writer)
         writer.end()
@@ -114,7 +114,7 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...])
     read = {each for member in members for each in member.read}
     assert read == {(partition, offset) for partition, end in ends.items() for offset in range(end)}
     for partition, end in ends.items():
-        assert max(each.committed.get(partition, 0) for each in members) == end
+        assert max(thread.committed.get(partition, 0) for thread in members) == end
 
 
 @pytest.mark.parametrize(

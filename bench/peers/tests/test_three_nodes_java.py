@@ -36,9 +36,9 @@ def test_replicas_are_spread_described_and_refused(nodes: ThreeNodes, tools: Jav
     tools.create_topic("spread", "--partitions", str(PARTITIONS), "--replication-factor", str(NODES))
     nodes.whole("spread", PARTITIONS)
     shown = tools.describe_topic("spread").partitions
-    assert {each.leader for each in shown.values()} == ALL_NODES
-    assert all(set(each.replicas) == set(each.isr) == ALL_NODES for each in shown.values())
-    assert all(each.leader == each.replicas[0] for each in shown.values())
+    assert {partition.leader for partition in shown.values()} == ALL_NODES
+    assert all(set(partition.replicas) == set(partition.isr) == ALL_NODES for partition in shown.values())
+    assert all(partition.leader == partition.replicas[0] for partition in shown.values())
     tools.create_topic("by-hand", "--replica-assignment", "2:0:1,1:2:0")
     by_hand = tools.describe_topic("by-hand").partitions
     assert [each.replicas for _, each in sorted(by_hand.items())] == [(2, 0, 1), (1, 2, 0)]
@@ -52,12 +52,12 @@ def test_in_sync_replicas_shrink_and_grow_with_a_node(nodes: ThreeNodes, tools: 
     nodes.create("isr", PARTITIONS)
     killed = nodes.kill_leader("isr", 0)
     shown = tools.describe_topic("isr").partitions
-    assert all(set(each.isr) == ALL_NODES - {killed} for each in shown.values())
-    assert all(each.leader in each.isr for each in shown.values())
+    assert all(set(partition.isr) == ALL_NODES - {killed} for partition in shown.values())
+    assert all(partition.leader in partition.isr for partition in shown.values())
     nodes.bring_back(killed)
     nodes.whole("isr", PARTITIONS)
     shown = tools.describe_topic("isr").partitions
-    assert all(set(each.isr) == ALL_NODES for each in shown.values())
+    assert all(set(partition.isr) == ALL_NODES for partition in shown.values())
 
 
 def test_eligible_leaders_and_the_last_known_one_are_shown(nodes: ThreeNodes, tools: JavaTools) -> None:
@@ -66,8 +66,8 @@ def test_eligible_leaders_and_the_last_known_one_are_shown(nodes: ThreeNodes, to
     tools.create_topic("alone", "--replica-assignment", "0,1,2")
     killed = nodes.kill_leader("eligible", 0)
     shown = tools.describe_topic("eligible").partitions
-    assert all(each.elr == (killed,) and each.last_known_elr == () for each in shown.values())
-    assert all(set(each.isr) == ALL_NODES - {killed} for each in shown.values())
+    assert all(partition.elr == (killed,) and partition.last_known_elr == () for partition in shown.values())
+    assert all(set(partition.isr) == ALL_NODES - {killed} for partition in shown.values())
     alone = tools.describe_topic("alone").partitions[killed]
     assert alone.leader == -1
     assert alone.isr == ()

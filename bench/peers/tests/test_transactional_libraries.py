@@ -72,7 +72,7 @@ def test_readers_of_committed_records_see_neither_aborted_ones_nor_those_of_a_fe
     wanted = sorted([b"committed-%d-%d" % (number, index) for number in range(3) for index in range(6)] + [b"second"])
     assert reads(node.bootstrap, topic, len(wanted)) == wanted
     everything = reads(node.bootstrap, topic, len(wanted) + 6, "read_uncommitted")
-    assert {each for each in everything if each.startswith(b"aborted")} == {b"aborted-%d" % index for index in range(6)}
+    assert {read for read in everything if read.startswith(b"aborted")} == {b"aborted-%d" % index for index in range(6)}
 
 
 @pytest.mark.clause("X-8", "X-14")

@@ -98,7 +98,7 @@ def test_all_write_one_topic_while_coordinators_and_leaders_are_killed(tmp_path:
             for writer in writers:
                 writer.end()
             perf.join(LIMIT_S * 2)
-        assert [(each.name, each.failure) for each in writers] == [(each.name, None) for each in writers]
+        assert [(thread.name, thread.failure) for thread in writers] == [(thread.name, None) for thread in writers]
         assert f"{PERF_RECORDS} records sent" in perf.printed
         writers.append(in_peace)
         write_end(nodes.bootstrap, TOPIC, PARTITIONS)
@@ -108,7 +108,7 @@ def test_all_write_one_topic_while_coordinators_and_leaders_are_killed(tmp_path:
         assert readers.java(nodes.bootstrap, TOPIC, counts, COMMITTED) == found
         for name, reads in readers.LIBRARIES.items():
             assert reads(nodes.bootstrap, TOPIC, PARTITIONS, COMMITTED) == found, name
-        _all_complete(nodes, {*(each.name for each in writers), "perf"})
+        _all_complete(nodes, {*(thread.name for thread in writers), "perf"})
         segments = sorted(tmp_path.glob(f"**/{STATES}-0/*.log"))
         assert segments
         assert '"transactionalId":"perf"' in dump_segments(segments, "--transaction-log-decoder")

@@ -135,7 +135,9 @@ def named_twice(at: ProbeContext) -> None:
     first = replace(once, partitions=[ProducePartition(0, batch(b"first")), *once.partitions])
     response = at.call(PRODUCE, replace(request, topics=[first]))
     found = [partition for part in response.responses for partition in part.partitions]
-    at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in found], [(0, 0)])
+    at.expect(
+        "error codes and base offsets", [(partition.error_code, partition.base_offset) for partition in found], [(0, 0)]
+    )
     at.expect("values", values(fetch_one(at, topic)), [b"last"])
 
 

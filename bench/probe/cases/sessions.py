@@ -471,12 +471,16 @@ def created_later(at: ProbeContext) -> None:
     other = at.topic()
     topics = [(other, [wanted()]), (Topic(name, bytes(16), 1), [wanted()])]
     first = at.call(FETCH, fetch_request(at, topics, session_epoch=OPEN))
-    codes = {each.topic: single(each, "partitions").error_code for each in first.responses}
+    codes = {
+        fetch_response.topic: single(fetch_response, "partitions").error_code for fetch_response in first.responses
+    }
     at.expect("error code of the unknown topic", codes.get(name), ErrorCode.unknown_topic_or_partition)
     topic = at.create(name)
     write(at, topic, batch(b"v"))
     response = at.call(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
-    found = {each.topic: values(single(each, "partitions")) for each in response.responses}
+    found = {
+        fetch_response.topic: values(single(fetch_response, "partitions")) for fetch_response in response.responses
+    }
     at.expect("values of the new topic", found.get(name), [b"v"])
 
 
@@ -503,7 +507,10 @@ def recreated(at: ProbeContext) -> None:
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
     response = at.call(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
     at.expect_no_error(response)
-    found = {each.topic_id == new.id: values(single(each, "partitions")) for each in response.responses}
+    found = {
+        fetch_response.topic_id == new.id: values(single(fetch_response, "partitions"))
+        for fetch_response in response.responses
+    }
     at.expect("values of the new topic", found.get(True), [b"v"])
 
 

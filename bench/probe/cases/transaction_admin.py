@@ -262,7 +262,7 @@ def marker_repeated(at: ProbeContext) -> None:
     found = single(_producer(at, topic), "active_producers")
     at.expect("first offset of the transaction", found.current_txn_start_offset, -1)
     seen = read(at, topic, COMMITTED).aborted_transactions or ()
-    at.expect("aborted from", [int(each.first_offset) for each in seen], [0])
+    at.expect("aborted from", [int(transaction.first_offset) for transaction in seen], [0])
     at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 
 

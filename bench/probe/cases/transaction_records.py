@@ -219,8 +219,12 @@ def aborted_returned(at: ProbeContext) -> None:
     producer.begins(topic, b"a")
     producer.aborts(topic)
     found = read(at, topic, COMMITTED).aborted_transactions or ()
-    at.expect("first offsets of aborted transactions", [each.first_offset for each in found], [1])
-    at.expect("the producer ID is returned", [each.producer_id for each in found] == [producer.producer_id], True)
+    at.expect("first offsets of aborted transactions", [transaction.first_offset for transaction in found], [1])
+    at.expect(
+        "the producer ID is returned",
+        [transaction.producer_id for transaction in found] == [producer.producer_id],
+        True,
+    )
 
 
 @case("transactions/fetch/aborted-elsewhere", KIP_98, NEEDS, since="0.11")

@@ -111,8 +111,8 @@ def brokers(count: int) -> Iterator[list[FailoverNode]]:
     try:
         yield made
     finally:
-        for each in made:
-            each.sock.close()
+        for node in made:
+            node.sock.close()
 
 
 def _client(ports: list[int]) -> RetryingClient:

@@ -126,12 +126,12 @@ class NightSearch:
 
     def _next_turn(self, busy: Sequence[Turn], left_s: float) -> Turn | None:
         canary = self._canary
-        if not canary.found and canary.seeds_tried < CANARY_SEEDS and not any(each.mutant for each in busy):
+        if not canary.found and canary.seeds_tried < CANARY_SEEDS and not any(turn.mutant for turn in busy):
             return self._turn(canary.scenario, canary.mutant, left_s)
         if self._again:
             self._now = f"{self._again[0].scenario} (an open failure)"
             return self._again.pop(0)
-        chosen = self._standings.choose(Counter(each.scenario for each in busy if not each.mutant), left_s)
+        chosen = self._standings.choose(Counter(turn.scenario for turn in busy if not turn.mutant), left_s)
         if chosen is None:
             return None
         scenario, why = chosen

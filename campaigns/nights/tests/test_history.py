@@ -69,8 +69,8 @@ def test_older_nights_keep_their_tables_only_and_the_oldest_go(
     nights = tmp_path / "nights"
     first, second, third = (a_night(nights, day) for day in (1, 2, 3))
     kept = set(kept_files(nights))
-    assert not [each for each in kept if first in each.parents]
-    assert {each.name for each in kept if second in each.parents} == {"night.json", "plays.parquet", "x.toml"}
+    assert not [file for file in kept if first in file.parents]
+    assert {file.name for file in kept if second in file.parents} == {"night.json", "plays.parquet", "x.toml"}
     assert third / "live/01-x-1/report/index.html" in kept
     assert keep(nights, "origin", BRANCH, clone) == 2
     assert len(night_folders(nights)) == 3  # What lies here stays as it is.

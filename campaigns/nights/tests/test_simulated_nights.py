@@ -188,7 +188,7 @@ def test_stopped_night_resumes_with_remaining_work(
     assert night.canary == stopped.canary
     assert after[: len(before)] == before
     assert len(after) > len(before)
-    assert len({(each.scenario, each.mutant, each.seed) for each in after}) == len(after)
+    assert len({(play.scenario, play.mutant, play.seed) for play in after}) == len(after)
 
 
 def test_child_that_dies_is_a_crash_of_the_seed_that_it_played(

@@ -317,7 +317,7 @@ def test_checks_fail_by_exit_code_and_timeout_is_no_result(work: Work, running: 
         if code == 1 or (code == 5 and "tests" not in name)
     ]
     assert outcome is Outcome.FAILED
-    assert detail == "; ".join(f"{each}: 1 failed" for each in wrong)
+    assert detail == "; ".join(f"{name}: 1 failed" for name in wrong)
     assert len(ran) == len(tried) == 4
 
 
@@ -339,7 +339,9 @@ def test_list_of_checks_is_complete() -> None:
 
 def test_night_plays_all_parts_whose_tests_take_turns_in_commits() -> None:
     whole = [
-        each.words for each in checks.checks(7, 5.0).values() if ("HYPOTHESIS_PROFILE", "nightly") in each.environment
+        check.words
+        for check in checks.checks(7, 5.0).values()
+        if ("HYPOTHESIS_PROFILE", "nightly") in check.environment
     ]
     parts = {part for words in whole for part in conftest.PARTS if part in words}
     assert {*conftest.TURNS} <= parts

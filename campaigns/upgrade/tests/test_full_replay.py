@@ -60,13 +60,13 @@ def ms(hours: float) -> int:
 
 
 def test_each_segment_has_the_state_up_to_its_end(replay: list[ReplayedSegment]) -> None:
-    assert [(each.base_offset, each.next_offset, each.open_from) for each in replay] == [
+    assert [(segment.base_offset, segment.next_offset, segment.open_from) for segment in replay] == [
         (0, 4, 3),
         (4, 8, 3),
         (8, 11, 9),
     ]
-    assert [each.max_timestamp_ms for each in replay] == [ms(0), ms(6), ms(10)]
-    first, second, third = ({who: one.row for who, one in each.known.items()} for each in replay)
+    assert [segment.max_timestamp_ms for segment in replay] == [ms(0), ms(6), ms(10)]
+    first, second, third = ({who: one.row for who, one in segment.known.items()} for segment in replay)
     assert first == {1: ProducerRow(1, 0, 2, 2, 2, ms(0), -1, -1), 7: ProducerRow(7, 0, 0, 3, 0, ms(0), -1, 3)}
     assert second[1] == ProducerRow(1, 0, 4, 5, 1, ms(5), -1, -1)
     assert second[2] == ProducerRow(2, 0, 0, 7, 1, ms(6), -1, -1), "sequences wrap"

@@ -25,13 +25,13 @@ def journey(tmp_path: Path) -> Journey:
     replay, uploads = replayed(old.folder), tmp_path / "tier"
     uploads.mkdir()
     eligible = eligible_segments(replay)
-    for each in eligible:
-        start = f"{each.base_offset:020d}-AAAAAAAAAAAAAAAAAAAAAA"
-        (uploads / f"{start}.log").write_bytes((old.folder / file_name(each.base_offset, ".log")).read_bytes())
-        rows = [one.row for one in each.known.values() if one.row.timestamp_ms > NOW_MS - DAY_MS]
-        rows += [one.row for one in each.known.values() if one.row.open_from >= 0 and one.row not in rows]
+    for segment in eligible:
+        start = f"{segment.base_offset:020d}-AAAAAAAAAAAAAAAAAAAAAA"
+        (uploads / f"{start}.log").write_bytes((old.folder / file_name(segment.base_offset, ".log")).read_bytes())
+        rows = [one.row for one in segment.known.values() if one.row.timestamp_ms > NOW_MS - DAY_MS]
+        rows += [one.row for one in segment.known.values() if one.row.open_from >= 0 and one.row not in rows]
         (uploads / f"{start}.snapshot").write_bytes(snapshot_file(rows))
-    made = {each.next_offset: Recreated(each.base_offset, 10, NOW_MS) for each in eligible[-2:]}
+    made = {segment.next_offset: Recreated(segment.base_offset, 10, NOW_MS) for segment in eligible[-2:]}
     there = frozenset({replay[-3].base_offset})
     return Journey(old, replay, eligible, there, uploads, made, False, DAY_MS, NOW_MS, NOW_MS)
 

@@ -173,7 +173,10 @@ class Compacted:
 
     def stable_end(self, committed_end: int) -> int:
         """Return the last stable offset of a node that knows all committed records (X-4)."""
-        return min((each.batches[0] for each in self._open.values() if each.batches), default=committed_end)
+        return min(
+            (transaction.batches[0] for transaction in self._open.values() if transaction.batches),
+            default=committed_end,
+        )
 
     def between(self, begin: int, end: int) -> Sequence[int]:
         """Return the offsets of records in [begin, end)."""

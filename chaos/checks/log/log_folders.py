@@ -244,7 +244,7 @@ def contradictions(
 
 def index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
     stem = f"{segment.base:020}"
-    at = {each.position: each.identity for each in segment.batches}
+    at = {stored_batch.position: stored_batch.identity for stored_batch in segment.batches}
     data = folder.get(f"{stem}.index", b"")
     if len(data) % _INDEX.size:
         yield f"{stem}.index has {len(data)} bytes, which are no entries"
@@ -259,7 +259,11 @@ def index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) ->
         yield f"{stem}.timeindex has {len(data)} bytes, which are no entries"
         return
     for timestamp_ms, relative in _TIME_INDEX.iter_unpack(data):
-        up_to = [each for each in segment.batches if each.identity.base_offset <= segment.base + relative]
+        up_to = [
+            stored_batch
+            for stored_batch in segment.batches
+            if stored_batch.identity.base_offset <= segment.base + relative
+        ]
         largest = max((producing_of(each.data).largest_ms for each in up_to), default=-1)
         if largest != timestamp_ms or segment.base + relative >= segment.next_offset:
             yield (
@@ -279,9 +283,12 @@ def index_gaps(folder: Mapping[str, bytes], segment: StoredSegment, interval_byt
         elif batch.position - last > interval_bytes:
             yield f"{stem}.index has none from byte {last} to {batch.position}; one is due every {interval_bytes}"
             break
-    largest = max((producing_of(each.data).largest_ms for each in segment.batches), default=-1)
+    largest = max((producing_of(stored_batch.data).largest_ms for stored_batch in segment.batches), default=-1)
     times = list(_TIME_INDEX.iter_unpack(_whole(folder.get(f"{stem}.timeindex", b""), _TIME_INDEX)))
-    first = next((each for each in segment.batches if producing_of(each.data).largest_ms == largest), None)
+    first = next(
+        (stored_batch for stored_batch in segment.batches if producing_of(stored_batch.data).largest_ms == largest),
+        None,
+    )
     wanted = (largest, first.identity.last_offset - segment.base) if first is not None else None
     if largest >= 0 and (not times or times[-1] != wanted):
         yield f"{stem}.timeindex ends with {times[-1:]}, and the largest timestamp, with its offset, is {wanted}"

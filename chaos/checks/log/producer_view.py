@@ -153,12 +153,12 @@ class LogProducers:
             return
         stable = most = min(log.high_watermark, *self.open.values()) if self.open else log.high_watermark
         cleaned_end = log.cleaned_offset if log.config.is_compacted else 0
-        for each in reversed(self.ended):
-            if each.marker < log.high_watermark:
+        for transaction in reversed(self.ended):
+            if transaction.marker < log.high_watermark:
                 break
-            stable = min(stable, each.first_offset)
-            if each.first_offset >= cleaned_end:
-                most = min(most, each.first_offset)
+            stable = min(stable, transaction.first_offset)
+            if transaction.first_offset >= cleaned_end:
+                most = min(most, transaction.first_offset)
         self.stable, self.most_stable = max(stable, log.log_start_offset), max(most, log.log_start_offset)
         self.greatest_stable = max(self.greatest_stable, self.most_stable)
 
@@ -249,7 +249,9 @@ class ProducerView:
             return [None]
         first_offsets = {producer_id: offset for producer_id, offset in newest.open.items() if offset >= stable_offset}
         first_offsets |= {
-            each.producer_id: each.first_offset for each in newest.ended if each.first_offset == stable_offset
+            transaction.producer_id: transaction.first_offset
+            for transaction in newest.ended
+            if transaction.first_offset == stable_offset
         }
         return [*first_offsets, *([] if stable_offset in first_offsets.values() else [None])]
 

@@ -232,8 +232,8 @@ class ProducersEqualReplay(ProducerCheck):
             producer_ids: Iterable[int] = {**dict.fromkeys(producers.states), **dict.fromkeys(known)}
             since = log.local_log_start_offset
         elif new:
-            producer_ids = dict.fromkeys(each.producer_id for each in new)
-            since = next((each.offset for each in new if each.commits is False), log.log_end_offset)
+            producer_ids = dict.fromkeys(batch.producer_id for batch in new)
+            since = next((batch.offset for batch in new if batch.commits is False), log.log_end_offset)
         else:
             return
         for producer_id in producer_ids:
@@ -290,7 +290,7 @@ class ProducersEqualReplay(ProducerCheck):
             if not each.commits
         ]
         if not producers.is_whole:  # The first offset and the stable end may be of transactions that are gone.
-            missing = {(each[0], each[2]) for each in wanted} - {(each[0], each[2]) for each in indexed}
+            missing = {(each[0], each[2]) for each in wanted} - {(entry[0], entry[2]) for entry in indexed}
             indexed, wanted = [], [each for each in wanted if (each[0], each[2]) in missing]
         self.evidence += len(wanted)
         if indexed != wanted:

@@ -282,8 +282,8 @@ class Rewinds(Check):
 
 def _had_epoch(reset: ResetRow, of_place: list[CommitRow]) -> bool:
     """Return whether the offset at which the client began had a metadata epoch."""
-    before = [each for each in of_place if each.at_us <= reset.at_us]
-    last = max(before, key=lambda each: each.at_us, default=None)
+    before = [row for row in of_place if row.at_us <= reset.at_us]
+    last = max(before, key=lambda row: row.at_us, default=None)
     return last is None or last.metadata_epoch >= 0 or last.offset < 0
 
 

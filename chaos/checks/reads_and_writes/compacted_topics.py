@@ -213,7 +213,7 @@ def missable_offsets(history: History) -> dict[TopicPartition, dict[int, int]]:
 def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
     """Return the last of a key's writes that took effect below this position."""
     below = writes[: bisect_right(writes, position - 1, key=lambda write: write.offset)]
-    return next((each for each in reversed(below) if each.fate == "ok"), None)
+    return next((write for write in reversed(below) if write.fate == "ok"), None)
 
 
 class MaterializedView(Check):

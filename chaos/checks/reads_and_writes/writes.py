@@ -211,7 +211,7 @@ class Duplicate(Check):
         first_offsets: dict[tuple[ValueKey, int], int] = {}
         twice: dict[tuple[ValueKey, int], dict[int, int]] = {}
         placed = [run for run in history.runs if run.producer_id >= 0 and run.valid and run.writer]
-        placed = [each for each in placed if is_placed(each, history)]
+        placed = [run for run in placed if is_placed(run, history)]
         for span in placed:
             self.evidence += span.kind == "read"
             for value in expanded(span):

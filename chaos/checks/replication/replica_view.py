@@ -228,7 +228,9 @@ class ReplicaView:
         lost = [index for topic, index in self.excused if topic == REMOTE_LOG_METADATA_TOPIC]
         if not lost:
             return False
-        count = sum(each.name.rpartition("-")[0] == REMOTE_LOG_METADATA_TOPIC for each in self.partitions.values())
+        count = sum(
+            replicated.name.rpartition("-")[0] == REMOTE_LOG_METADATA_TOPIC for replicated in self.partitions.values()
+        )
         return remote_metadata_partition(*partition.key, count) in lost
 
     def unreadable(self) -> Iterator[tuple[TopicPartition, int]]:

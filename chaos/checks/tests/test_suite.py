@@ -64,4 +64,4 @@ def test_check_is_called_for_events_that_touch_its_kinds_only(
 def test_each_check_that_sees_events_declares_which() -> None:
     acting = [kind for kind in check_kinds() if kind.acted is not Check.acted]
     assert acting
-    assert all(each.acts_on for each in acting)
+    assert all(kind.acts_on for kind in acting)

@@ -142,10 +142,10 @@ class OwnersGoOn(StateCheck):
         values = self.transactions.known(init.transactional_id)
         current = self.transactions.since(init.transactional_id, init.requested_us)
         former = values[: len(values) - len(current)]
-        if len(values) < 2 or any(each.state == REMOVED for each in (*former[-1:], *current)):
+        if len(values) < 2 or any(value.state == REMOVED for value in (*former[-1:], *current)):
             return ""  # A new ID, as far as it is known.
         may_be = {(each.producer_id, each.epoch - back) for each in current for back in (0, 1)}
-        may_be |= {(each.producer_id, each.epoch) for each in former if each.epoch >= LAST_EPOCH}
+        may_be |= {(value.producer_id, value.epoch) for value in former if value.epoch >= LAST_EPOCH}
         if init.named in may_be:
             return ""
         return f"the ID had {', '.join(each.named for each in current)}"

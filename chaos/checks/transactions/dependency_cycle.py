@@ -55,7 +55,7 @@ class Graph:
 
     def until(self, at_us: int) -> "Graph":
         """Return the graph without events that are known to be later."""
-        return self.only({each: None for each in self.after if self.at_us.get(each, at_us) <= at_us})
+        return self.only({event: None for event in self.after if self.at_us.get(event, at_us) <= at_us})
 
     def _without_sources(self) -> "Graph":
         count = dict.fromkeys(self.after, 0)
@@ -73,7 +73,7 @@ class Graph:
         return self if len(count) == len(self.after) else self.only(count)
 
     def _turned(self) -> "Graph":
-        turned: dict[Event, dict[Event, str]] = {each: {} for each in self.after}
+        turned: dict[Event, dict[Event, str]] = {event: {} for event in self.after}
         for each, edges in self.after.items():
             for to, kind in edges.items():
                 turned[to][each] = kind
@@ -116,7 +116,7 @@ class Graph:
     def shortest_circle(self) -> list[Event]:
         """Return a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
         no circle."""
-        starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MAX_STARTS]
+        starts = [event for event in sorted(self.after) if event.kind not in (APPENDED, TIME)][:MAX_STARTS]
         circles = (self._circle_through(each) for each in starts)
         return min((circle for circle in circles if circle), key=self._edges, default=[])
 
@@ -202,7 +202,7 @@ def add_time(graph: Graph) -> None:
 def strongest_circle(whole: Graph, history: History) -> tuple[Graph, list[Event]]:
     """Return a shortest circle that needs no time, else one that needs only the order of processes, else any, with the
     graph in which it is. ``whole`` is a component."""
-    graph = whole.only({each: None for each in whole.after if each.kind != TIME})
+    graph = whole.only({event: None for event in whole.after if event.kind != TIME})
     for add in (add_inputs, add_processes):
         add(graph, history)
         if circle := graph.core().shortest_circle():
@@ -227,7 +227,7 @@ def add_inputs(graph: Graph, history: History) -> None:
 
 def add_processes(graph: Graph, _: History) -> None:
     """Let each operation come after those of its process that had ended before."""
-    for events in grouped(list(graph.at_us), lambda each: each.of).values():
+    for events in grouped(list(graph.at_us), lambda event: event.of).values():
         following: Event | None = None
         for each in sorted(events, key=lambda event: (graph.at_us[event], event.kind != ENDED), reverse=True):
             if following is not None and graph.at_us[each] < graph.at_us[following]:

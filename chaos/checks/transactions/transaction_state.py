@@ -274,7 +274,9 @@ class StateView:
                 self.owners.setdefault(producer_id, (partition, value.transactional_id))
         if value.state in PREPARED:
             commits = OUTCOMES[value.state]
-            self.decided.update((value.producer_id, value.epoch, commits, each) for each in value.partitions)
+            self.decided.update(
+                (value.producer_id, value.epoch, commits, topic_partition) for topic_partition in value.partitions
+            )
         for value_committed in self.on_value_committed:
             value_committed(at_us, node, partition, before, value)
         values.append(value)

@@ -317,9 +317,10 @@ class HangingTransaction(Check):
             own = [transaction for transaction in transactions(history) if _may_write_to(transaction, partition)]
             for producer_id in self.context.producers.holding(partition, end.last_stable_offset):
                 may_be_open = any(
-                    each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + late_us >= end.end_us
-                    for each in own
-                    if producer_id in (each.row.producer_id, None)
+                    transaction.row.outcome != "ok"
+                    and transaction.row.at_us + transaction.row.timeout_us + late_us >= end.end_us
+                    for transaction in own
+                    if producer_id in (transaction.row.producer_id, None)
                 )
                 if not may_be_open and not self.context.is_forgotten(producer_id):
                     self.violated(

@@ -95,7 +95,7 @@ def test_item_error_is_set_in_each_item_and_removes_records(made: Any) -> None:
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)
     assert (seen.error_code, seen.session_id) == (ErrorCode.none, 9)
-    assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [
+    assert [(partition.error_code, bytes(partition.records)) for partition in seen.responses[0].partitions] == [
         (NOT_LEADER_OR_FOLLOWER, b"")
     ] * 2
 

@@ -36,7 +36,7 @@ class LiveFaultContext:
     @property
     def rows(self) -> list[FaultRow]:
         """The evidence of the faults that fired so far."""
-        return [each.row for each in self.fired]
+        return [fault.row for fault in self.fired]
 
     def record(self, row: FaultRow) -> "FiredFault":
         """Record evidence that a fault fired."""

@@ -40,8 +40,8 @@ def host_lost(context: LiveFaultContext, target: FaultTarget) -> End:
     greet(before)
     for link in target.links:
         silence(link, fault.name)
-    for each in before:
-        each.drain()
+    for witness in before:
+        witness.drain()
     before = [each for each in before if not each.failure]  # Another node may have been down already.
     silent_us = context.now_us()
     child = context.child(node)
@@ -49,13 +49,13 @@ def host_lost(context: LiveFaultContext, target: FaultTarget) -> End:
     port = hold_port(context.addresses()[node])
     inward = [link for link in target.links if link.node == node]
     after = [] if port is None else [Witness(link) for link in inward[:MAX_WITNESSES]]
-    for each in (*before, *after):
-        each.send()
+    for witness in (*before, *after):
+        witness.send()
 
     def end() -> Ended:
         fates = [each.fate() for each in (*before, *after)]
-        for each in (*before, *after):
-            each.close()
+        for witness in (*before, *after):
+            witness.close()
         for link in target.links:
             restore(link, fault.name)
         if port is not None:

@@ -46,7 +46,7 @@ def rolling_bounce(context: LiveFaultContext, target: FaultTarget) -> End:
             return None
         course.close()
         everybody = len(bounced) == len(context.addresses())
-        return Ended("; ".join(each.evidence for each in bounced), tuple(bounced)) if everybody else Ended("")
+        return Ended("; ".join(firing.evidence for firing in bounced), tuple(bounced)) if everybody else Ended("")
 
     return end
 

@@ -89,7 +89,7 @@ def send_all(context: LiveFaultContext, address: Address, requests: Callable[[],
         while not found and time.monotonic() < until_s:
             time.sleep(RETRY_S)
             found = requests()
-        outcomes.extend(f"{each.label}: {_outcome(address, each)}" for each in found)
+        outcomes.extend(f"{request.label}: {_outcome(address, request)}" for request in found)
 
     sending = threading.Thread(target=send, name="requests", daemon=True)
     sending.start()

@@ -91,8 +91,10 @@ class ChecksInside(PassiveHook):
         if len(found) == self._reported:
             return
         self._reported = len(found)
-        for each in found:
-            self._evidence.report(BROKEN, [each.guarantee, each.at_us, each.explanation[:MAX_EXPLANATION]])
+        for violation in found:
+            self._evidence.report(
+                BROKEN, [violation.guarantee, violation.at_us, violation.explanation[:MAX_EXPLANATION]]
+            )
 
 
 @dataclass(slots=True)

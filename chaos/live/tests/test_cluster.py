@@ -68,7 +68,7 @@ class Cluster:
         return psutil.Process(self.process.pid).children()
 
     def node(self, node_id: int) -> psutil.Process:
-        (child,) = (each for each in self.children() if f"--node-id {node_id}" in " ".join(each.cmdline()))
+        (child,) = (process for process in self.children() if f"--node-id {node_id}" in " ".join(process.cmdline()))
         return child
 
     @property

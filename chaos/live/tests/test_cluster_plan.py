@@ -217,7 +217,7 @@ def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None
         "s3://bucket"
     }
     without = planned_nodes(ClusterPlan(tmp_path, 3), "id", None)
-    assert not any("crucible.remote.store.url" in config_of(each) for each in without)
+    assert not any("crucible.remote.store.url" in config_of(node) for node in without)
 
 
 def test_kill_commands_without_running_node_are_refused_in_one_sentence(tmp_path: Path) -> None:

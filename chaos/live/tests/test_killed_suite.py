@@ -133,7 +133,7 @@ def test_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_paused(
         writer = Writer(addresses[:1])
         writer.write_some()
         family = psutil.Process(suite.pid).children(recursive=True)
-        (node,) = (each for each in family if "node_process" in _words(each))
+        (node,) = (child for child in family if "node_process" in _words(child))
         until(lambda: node.status() == psutil.STATUS_STOPPED)
         family = psutil.Process(suite.pid).children(recursive=True)
         assert len(family) >= 6, "node, Toxiproxy, the fleet, Locust's master and workers"

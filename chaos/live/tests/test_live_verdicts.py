@@ -131,7 +131,9 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
 def test_mechanism_holds_and_its_mutant_is_killed(verdicts: Verdicts, played: tuple[str, str, int], fault: str) -> None:
     assert_killed(verdicts, played, fault)
     if played == PRODUCERS:
-        judged = {each.name: each for each in verdicts[PRODUCERS[0], ""].guarantees}["closed-segments-stored"]
+        judged = {guarantee.name: guarantee for guarantee in verdicts[PRODUCERS[0], ""].guarantees}[
+            "closed-segments-stored"
+        ]
         assert judged.status == "holds"
         assert judged.evidence > 5
 

@@ -83,10 +83,10 @@ def assert_lost(folder: Path, link: str) -> None:
     lost = [operation for operation in operations(folder) if operation["error"] == "disconnected"]
     for row in rows:
         assert any(
-            each["process"] == row["client_id"]
-            and each["session_epoch"] == row["session_epoch"]
-            and each["invoke_us"] <= row["at_us"] <= each["complete_us"] <= row["until_us"] + 2_000_000
-            for each in lost
+            operation["process"] == row["client_id"]
+            and operation["session_epoch"] == row["session_epoch"]
+            and operation["invoke_us"] <= row["at_us"] <= operation["complete_us"] <= row["until_us"] + 2_000_000
+            for operation in lost
         )
     assert len(lost) <= len(rows) + 2, "hardly any other response was lost"
 

@@ -142,7 +142,10 @@ def test_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
         subject.rename("a.part", "a")
 
     left = outcomes(fill)
-    assert {tuple(sorted(each.items())) for each in left} == {(("a", b"new"),), (("a", b"old"), ("a.part", b"new"))}
+    assert {tuple(sorted(outcome.items())) for outcome in left} == {
+        (("a", b"new"),),
+        (("a", b"old"), ("a.part", b"new")),
+    }
 
     def settled(subject: SimDisk) -> None:
         fill(subject)

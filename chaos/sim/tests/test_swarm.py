@@ -128,7 +128,9 @@ def test_brokers_learn_of_changes_late_and_are_not_fenced() -> None:
     for name, session_s in (("swarm-groups", 3.0), ("swarm-transactions", 1.5)):
         for seed in range(1, 20):
             drawn = materialised(SCENARIOS[name], seed).faults
-            late = [each for each in drawn if each.kind == "node_cut_from_controller" and each.duration_s < session_s]
+            late = [
+                fault for fault in drawn if fault.kind == "node_cut_from_controller" and fault.duration_s < session_s
+            ]
             assert len(late) >= 4
 
 

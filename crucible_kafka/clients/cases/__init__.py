@@ -29,9 +29,9 @@ def all_cases() -> tuple[ClientCase, ...]:
         for value in vars(import_module(f"{__name__}.{module.name}")).values()
         if isinstance(value, ClientCase)
     ]
-    by_id = {each.id: each for each in found}
+    by_id = {value.id: value for value in found}
     assert len(by_id) == len(found), "two cases have the same ID"
-    return tuple(sorted(found, key=lambda each: ORDER.index(each.section)))
+    return tuple(sorted(found, key=lambda value: ORDER.index(value.section)))
 
 
 def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[ClientCase, ...]:

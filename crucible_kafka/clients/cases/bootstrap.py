@@ -238,7 +238,7 @@ def older_ignored(at: Play) -> None:
     at_old = [
         exchange for exchange in consumer.exchanges("Fetch", after=since_s) if exchange.request.node == old_leader
     ]
-    at.wire("fetches with partitions at the old leader", sum(bool(each.body["topics"]) for each in at_old), 0)
+    at.wire("fetches with partitions at the old leader", sum(bool(exchange.body["topics"]) for exchange in at_old), 0)
 
 
 @case("metadata/equal-epoch", MUST, f"{KIP_320}; librdkafka#4804")

@@ -42,13 +42,15 @@ def _goes_on(at: Play, producer: Producer, topic: str, word: str = "during", onc
 
 
 def _failed(sent: Sequence[SentRecord]) -> list[str]:
-    return [f"{each.value} {each.failure.name}" for each in sent if each.failure is not None]
+    return [f"{record.value} {record.failure.name}" for record in sent if record.failure is not None]
 
 
 def _outcomes(at: Play, sent: Sequence[SentRecord], names: Sequence[str]) -> None:
     """Judge that all these records failed with an error of one of these names."""
-    at.error("acknowledged records that the broker refused", [each.value for each in sent if each.acknowledged], [])
-    seen = sorted({each.failure.name for each in sent if each.failure is not None})
+    at.error(
+        "acknowledged records that the broker refused", [record.value for record in sent if record.acknowledged], []
+    )
+    seen = sorted({record.failure.name for record in sent if record.failure is not None})
     at.error("errors of the records", [each for each in seen if each not in names], [])
 
 

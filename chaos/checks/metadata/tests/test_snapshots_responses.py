@@ -54,7 +54,7 @@ def explanation(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, ve
     response = draft_response_of(pieces) if version == DRAFT else response_of(pieces, None)
     check = SnapshotResponses(check_context())
     check.acted(0, node, request, [Reply(1, 1, FETCH_SNAPSHOT, version, response, tag)])
-    return "; ".join(each.explanation.partition("; response: ")[2] for each in check.violations)
+    return "; ".join(violation.explanation.partition("; response: ")[2] for violation in check.violations)
 
 
 @pytest.mark.clause("S-1", "S-2", "S-3", "S-4")

@@ -90,7 +90,7 @@ def test_no_client_of_a_load_deletes_records_of_others() -> None:
     root = Path(bench.fleet.__file__).parents[2]
     files = [each for folder in ("bench/fleet", "chaos", "scenarios") for each in (root / folder).rglob("*.py")]
     played = [file for file in files if "tests" not in file.parts]
-    calls = {str(each.relative_to(root)) for each in played if names_delete_records(each.read_text(encoding="utf-8"))}
+    calls = {str(file.relative_to(root)) for file in played if names_delete_records(file.read_text(encoding="utf-8"))}
     assert calls == HARMLESS
 
 

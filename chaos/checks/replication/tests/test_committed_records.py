@@ -410,7 +410,7 @@ def test_next_request_shows_what_a_follower_has_after_records_could_not_be_read(
     leader.fetch(1, 4)
     leader.fetch(2, 4, counted=False, error=ErrorCode.kafka_storage_error)
     leader.fetch(2, 3, moves_to=4)
-    assert [each for each in leader.explanations() if "replica 2 has requested only 3" in each]
+    assert [explanation for explanation in leader.explanations() if "replica 2 has requested only 3" in explanation]
 
 
 @pytest.mark.clause("F-22")

@@ -66,11 +66,11 @@ def judged(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_response_to_a_forged_request_has_an_error(seed: int) -> None:
-    for each in forged(seed):
-        assert judged(each.body, GRANTED), each.label
-        assert not judged(each.body, REFUSED)
-        assert not judged(each.body, WHOLLY_REFUSED)
-        assert not judged(each.body, GRANTED, closed=True)
+    for request in forged(seed):
+        assert judged(request.body, GRANTED), request.label
+        assert not judged(request.body, REFUSED)
+        assert not judged(request.body, WHOLLY_REFUSED)
+        assert not judged(request.body, GRANTED, closed=True)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_response_to_a_forged_request_has_an_error(seed: int) -> None:
 def test_internal_topic_in_add_partitions_is_refused_with_right_error(
     internal: ErrorCode, other: ErrorCode, violation: bool
 ) -> None:
-    (forged_request,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
+    (forged_request,) = [request for request in forged(1) if request.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
     topics = tuple(
         AddPartitionsToTxnTopicResult(
             name=TopicName(name),

@@ -153,8 +153,8 @@ class Session:
         """Handle the response to a fetch that was sent before."""
         body = FetchResponse(error, SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
         reply = Reply(request.connection, request.correlation_id, 1, self.version, body, request.tag)
-        for each in self.model.acted(self.node, Closed(9), [reply]):
-            self.check.fetched(0, each)
+        for fetch in self.model.acted(self.node, Closed(9), [reply]):
+            self.check.fetched(0, fetch)
 
     def refuse(self, error: ErrorCode) -> None:
         """Respond to the last request with an error, in an event after that of its arrival."""

@@ -84,8 +84,8 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
 )
 def test_numbers_of_the_first_revision_must_follow_each_other(rows: list[TraceRow], right: bool) -> None:
     check = SequenceOrder(check_context())
-    for each in (CREATED, *rows):
-        check.trace(each)
+    for trace_row in (CREATED, *rows):
+        check.trace(trace_row)
     assert (check.violations == []) == right
 
 
@@ -357,8 +357,8 @@ def test_response_to_a_full_fetch_has_0_or_the_id_of_a_new_session(
 )
 def test_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow], right: bool) -> None:
     check = SequenceOrder(check_context())
-    for each in (CREATED, *rows):
-        check.trace(each)
+    for trace_row in (CREATED, *rows):
+        check.trace(trace_row)
     assert (check.violations == []) is right
 
 

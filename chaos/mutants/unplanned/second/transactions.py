@@ -104,8 +104,8 @@ def epoch_not_raised_by_end(
 def prepared_aborts_not_resumed(original: Function, self: Any, shard: Any) -> Sliced[None]:
     """A coordinator that takes over sends the markers of prepared commits only. Prepared aborts keep their transactions
     open (X-3)."""
-    prepared = [each for each in shard.entries.values() if each.pending_state is None]
-    commits = [each for each in prepared if PREPARED.get(each.current.state)]
+    prepared = [entry for entry in shard.entries.values() if entry.pending_state is None]
+    commits = [entry for entry in prepared if PREPARED.get(entry.current.state)]
     for number, metadata in enumerate(commits, 1):
         if not shard.is_led:
             return
