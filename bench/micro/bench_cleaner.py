@@ -7,7 +7,7 @@ from bench.micro.node import NOW
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.compression import Compression
@@ -30,10 +30,10 @@ def bench_pass(benchmark: BenchmarkFixture, value_bytes: int, codec: Compression
     """``extra_info`` has the bytes read. The cleaner reads each record twice."""
     read_bytes = 0
 
-    def set_up() -> tuple[tuple[PartitionLog], dict[str, object]]:
+    def set_up() -> tuple[tuple[UnifiedLog], dict[str, object]]:
         return (_dirty_log(value_bytes, codec),), {}
 
-    def run(log: PartitionLog) -> None:
+    def run(log: UnifiedLog) -> None:
         nonlocal read_bytes
         part = cleanable(log, NOW)
         assert part is not None
@@ -47,7 +47,7 @@ def bench_pass(benchmark: BenchmarkFixture, value_bytes: int, codec: Compression
     benchmark.extra_info["read_bytes"] = read_bytes
 
 
-def _dirty_log(value_bytes: int, codec: Compression) -> PartitionLog:
+def _dirty_log(value_bytes: int, codec: Compression) -> UnifiedLog:
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(cleanup_policy="compact"), NOW, clean=True))
     count = max(BATCH_BYTES // value_bytes, 1)
     for first in range(0, TOTAL_BYTES // value_bytes, count):

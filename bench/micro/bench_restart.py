@@ -13,7 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.micro.node import NOW
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.serve.disk import FileDisk
@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _opened(folder: Path) -> PartitionLog:
+def _opened(folder: Path) -> UnifiedLog:
     return run_to_end(open_log(FileDisk(folder, 64), "t-0", CONFIG, NOW, clean=True))
 
 

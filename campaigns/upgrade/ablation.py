@@ -16,7 +16,7 @@ from campaigns.upgrade.kafka_files import snapshot_rows
 from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, WantedLog, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot, recreate, recreate_from
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segments import Segments
@@ -112,7 +112,7 @@ def measured(wanted: WantedLog, root: Path, now_ms: int) -> AblationCase:
 
 
 def _figures(
-    way: Way, keeps: bool, log: PartitionLog, replay: Sequence[ReplayedSegment], now_ms: int, expiration_ms: int
+    way: Way, keeps: bool, log: UnifiedLog, replay: Sequence[ReplayedSegment], now_ms: int, expiration_ms: int
 ) -> Figures:
     segments, live = log.segments, log.producers.by_id
 

@@ -41,7 +41,7 @@ def failed_sync_taken_for_done(original: Function, self: Any, event: Any) -> Non
     self._syncs.synced(event.token)
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.append")
+@mutant("reference_broker.log.partition_log:UnifiedLog.append")
 def failed_append_acknowledged(
     original: Function,
     self: Any,
@@ -87,14 +87,14 @@ def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: 
     disk.rename(directory, f"{directory}.unknown-stray")
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
+@mutant("reference_broker.log.partition_log:UnifiedLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
     """Old segments are deleted at once. A power loss may restore some of them, without those between them."""
     original(self, count)
     self.segments.delete_retired(self.log_end_offset)
 
 
-@mutant("reference_broker.replication.partition_publisher:PartitionPublisher.misplaced")
+@mutant("reference_broker.replication.partition_publisher:BrokerMetadataPublisher.misplaced")
 def damage_not_reported(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
     """The controller is not informed of a damaged log. It elects the replica, which then does not lead."""
     return {}

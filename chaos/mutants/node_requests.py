@@ -25,14 +25,14 @@ def voter_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int,
     return original(quorum, known, epoch, voter_id)
 
 
-@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heartbeat")
-def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager.heartbeat")
+def broker_epoch_unchecked(original: Function, self: Any, heartbeat: Any) -> Any:
     """The controller accepts a heartbeat with any broker epoch, such as that of an earlier start of the broker."""
-    broker = self.controller.latest.brokers.get(beat.broker_id) if self.controller.is_active else None
-    return original(self, beat if broker is None else replace(beat, broker_epoch=broker.broker_epoch))
+    broker = self.controller.latest.brokers.get(heartbeat.broker_id) if self.controller.is_active else None
+    return original(self, heartbeat if broker is None else replace(heartbeat, broker_epoch=broker.broker_epoch))
 
 
-@mutant("reference_broker.controller.planning.brokers:Restart._is_duplicate")
+@mutant("reference_broker.controller.planning.brokers:IncarnationReplacement._is_duplicate")
 def old_registration_believed(original: Function, self: Any, broker: Any) -> bool:
     """A registration takes the ID of a live broker, as a replayed old one would."""
     del original, self, broker
@@ -57,7 +57,7 @@ def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch
     )
 
 
-@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.renew", remembers=True)
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager.touch", remembers=True)
 def broker_sessions_by_wall_clock(original: Function, ahead_us: dict[str, int], self: Any, broker_id: int) -> None:
     """The sessions of brokers expire by the wall clock. ``ahead_us`` is its initial difference from the other clock."""
     original(self, broker_id)

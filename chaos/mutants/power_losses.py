@@ -11,7 +11,6 @@ from typing import Any
 from chaos.mutants import disks, quorum, snapshots
 from chaos.mutants.mutant import Function, Mutant, MutantError, mutant
 from chaos.mutants.registry import by_name
-from reference_broker.quorum.snapshots.format import made_path
 from scenarios.fields import did_you_mean
 
 
@@ -75,11 +74,9 @@ def fetch_ahead_of_sync(original: Function, self: Any, done: Callable[[], None])
     done()
 
 
-@mutant("reference_broker.metadata.snapshots:SnapshotGenerator._synced")
-def log_cut_before_snapshot_is_named(original: Function, self: Any, attempt: Any) -> None:
+@mutant("reference_broker.metadata.snapshots:SnapshotGenerator._sync_name")
+async def log_cut_before_snapshot_is_named(original: Function, self: Any, path: str) -> None:
     """A snapshot counts, and the log before it may be deleted, while the sync of its name is on its way (S-15)."""
-    path = self._store.name(attempt.id, made_path(attempt.id))
-    self._named(attempt)
     self._node.ports.sync((path,), lambda: None)
 
 

@@ -67,7 +67,7 @@ def prefers_a_replica_out_of_sync(
     return there[0] if there else original(broker, partition, followers, fetch_offset, rack)
 
 
-@mutant("reference_broker.controller.planning.brokers:restarting")
+@mutant("reference_broker.controller.planning.brokers:handle_broker_restarted")
 def unclean_restart_stays_in_sync(original: Function, context: Any, broker_id: int, uncleanly: bool) -> Any:
     """A broker that restarts after an unclean stop stays in the ISR."""
     yield from ()
@@ -86,7 +86,7 @@ def leader_from_outside_the_isr(
 CONFIG_CHANGES = "reference_broker.controller.planning.config_changes"
 
 
-@mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
+@mutant("reference_broker.controller.planning.partition_changes:PartitionChangeBuilder._eligible_leader_replicas")
 def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr: Any, unclean: int) -> Any:
     """A replica that leaves the ISR is never eligible. The last one leads, whatever it lost (E-1, E-7)."""
     return ()
@@ -104,7 +104,7 @@ def high_watermark_below_min_isr(original: Function, partition: Any, followers: 
     return True
 
 
-@mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
+@mutant("reference_broker.replication.leader.isr:AlterPartitionManager._settled")
 def isr_of_response_applied_at_once(
     original: Function, self: Any, partition: Any, proposal: Any, response: Any
 ) -> bool:
@@ -119,7 +119,7 @@ def isr_of_response_applied_at_once(
     return settled
 
 
-@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._update")
+@mutant("reference_broker.replication.partition_publisher:BrokerMetadataPublisher._update")
 def isr_published_before_min_isr(
     original: Function, self: Any, change: Any, topic: Any, image: Any, is_reconfigured: bool
 ) -> Any:
@@ -166,7 +166,7 @@ def clusters_min_isr_removed(original: Function, context: Any, requested: Any) -
     return [gone] if found is MIN_ISR_STAYS else found
 
 
-@mutant("reference_broker.replication.leader.purgatory:Acknowledgements.wait")
+@mutant("reference_broker.replication.leader.purgatory:DelayedOperationPurgatory.wait")
 def acknowledgement_waits_beyond_its_timeout(
     original: Function, self: Any, offsets: Any, timeout_ms: int, completed: Any
 ) -> Any:
@@ -174,14 +174,14 @@ def acknowledgement_waits_beyond_its_timeout(
     return original(self, offsets, timeout_ms + 60_000, completed)
 
 
-@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.renew")
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager.touch")
 def broker_sessions_five_times_as_long(original: Function, self: Any, broker_id: int) -> None:
     """The session of a broker that sends no heartbeats any more lasts five times as long as the settings allow."""
     original(self, broker_id)
     self.deadlines_us[broker_id] += 4 * self.config.broker_session_timeout_ms * 1000
 
 
-@mutant("reference_broker.replication.leader.purgatory:Acknowledgements.fail")
+@mutant("reference_broker.replication.leader.purgatory:DelayedOperationPurgatory.fail")
 def former_leader_keeps_requests_parked(original: Function, self: Any, partition: Any, heap: Any, error: Any) -> None:
     """A node that leads a partition no more leaves acks=all and DeleteRecords parked until they time out."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.apis.records.fetch import PARKED
-from reference_broker.controller.planning.brokers import unfencing
+from reference_broker.controller.planning.brokers import handle_broker_unfenced
 from reference_broker.groups import rebalances
 from reference_broker.metadata.records import ConfigRecord, ProducerIdsRecord
 from reference_broker.ports import slicing
@@ -24,7 +24,7 @@ PARTITION = "reference_broker.apis.records.fetch_partition"
 MEMBERSHIP = "reference_broker.groups.group_metadata_manager"
 TOPIC = 2
 REPLICAS = "reference_broker.replication.leader.replicas"
-HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeats"
+HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager"
 SENDER = "reference_broker.transactions.transaction_marker_channel_manager:TransactionMarkerChannelManager"
 
 
@@ -88,7 +88,7 @@ def cached_last_epoch_kept(original: Function, self: Any, requested: Any, topic_
         self.last_fetched_epoch = before
 
 
-@mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")
+@mutant("reference_broker.replication.follower.fetcher:ReplicaFetcher._apply_one")
 def follower_keeps_its_log_start_to_itself(original: Function, self: Any, name: Any, data: Any) -> None:
     """A follower names a partition only after records or an error, so that its leader never learns a log start that
     moved without them (F-12)."""
@@ -128,7 +128,7 @@ def last_slice_skipped(
     yield from original(list(items)[: (len(items) - 1) // size * size] if is_long else items, size, do)
 
 
-@mutant("reference_broker.replication.follower.fetcher:Fetcher._apply_one")
+@mutant("reference_broker.replication.follower.fetcher:ReplicaFetcher._apply_one")
 def follower_names_one_partition_of_a_response(original: Function, self: Any, name: Any, data: Any) -> None:
     """After a response with records of several partitions a follower names only the first of them, and is sent the
     records of the others again (F-12)."""
@@ -170,8 +170,8 @@ def second_unfencing_never_ends(
 ) -> None:
     """Every second change that would unfence a broker is lost, and the broker counts as changing from then on
     (KIP-631)."""
-    memory["unfencings"] = memory.get("unfencings", 0) + (plan is unfencing)
-    if plan is unfencing and memory["unfencings"] % 2 == 0:
+    memory["unfencings"] = memory.get("unfencings", 0) + (plan is handle_broker_unfenced)
+    if plan is handle_broker_unfenced and memory["unfencings"] % 2 == 0:
         self.pending[broker.broker_id] = None
     else:
         original(self, broker, name, plan, only_if_silent)
@@ -430,7 +430,7 @@ def bytes_since_entry_kept_at_truncation(original: Function, self: Any, disk: An
     self.bytes_since_entry = 0
 
 
-@mutant("reference_broker.log.leader_epochs:LeaderEpochs.note")
+@mutant("reference_broker.log.leader_epochs:LeaderEpochFileCache.note")
 def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, start_offset: int) -> bool:
     """A leader epoch that is not the first begins one record late in the log's cache (KIP-101)."""
     noted: bool = original(self, epoch, start_offset + 1 if self.epochs and epoch > self.epochs[-1] else start_offset)

@@ -9,7 +9,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.metrics.metrics import Histogram
 from reference_broker.quorum.messages import METADATA_TOPIC
-from reference_broker.quorum.snapshots.format import made_path, part_path
+from reference_broker.quorum.snapshots.format import part_path
 from reference_broker.quorum.snapshots.messages import Piece
 from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
 from reference_broker.wire.errors import ErrorCode
@@ -73,13 +73,10 @@ def position_kept_across_leaders(original: Function, self: Any, transfer: Any) -
     return original(self, transfer)
 
 
-@mutant(f"{GENERATOR}._written")
-def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
+@mutant(f"{GENERATOR}._sync_bytes")
+async def rename_before_sync(original: Function, self: Any, path: str) -> None:
     """A snapshot gets its name before its bytes are durable (S-9)."""
-    path, ports = made_path(attempt.id), self._node.ports
-    ports.note("snapshot_written", ("end_offset", attempt.id.offset), ("epoch", attempt.id.epoch))
-    self._synced(attempt)
-    ports.sync((path,), lambda: None)
+    self._node.ports.sync((path,), lambda: None)
 
 
 @mutant(f"{CLEANER}._due_us")

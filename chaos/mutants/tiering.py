@@ -15,16 +15,16 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
 from reference_broker.remote_log.copier import CopyStage
 from reference_broker.remote_log.metadata.events import (
-    PartitionDelete,
     RemoteLogEvent,
-    RemoteSegment,
-    SegmentState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
     update_of,
 )
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.wire.errors import Error, ErrorCode
 
-SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:PartitionSegments"
+SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:RemoteLogMetadataCache"
 COLLECTION = "reference_broker.remote_log.copier:collect_segment_data"
 SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
@@ -41,7 +41,7 @@ def segment_listed_first(original: Function, self: Any, copy: Any, error: Error)
         original(self, copy, error)
         return
     context = self._context
-    finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
+    finished, wall_ms = RemoteLogSegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
     listed = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
     context.metadata.write(listed, lambda error: original(self, copy, error))
 
@@ -67,7 +67,9 @@ def uploaded_with_empty_snapshot(
 
 
 @mutant("reference_broker.remote_log.expiring.expirer:SegmentRemoval.remove")
-def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
+def nothing_removed(
+    original: Function, self: Any, segment: RemoteLogSegmentMetadata, ended: Callable[[str], None]
+) -> None:
     """Objects of abandoned copies are not deleted (P-11)."""
     ended("")
 
@@ -75,9 +77,9 @@ def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended
 @mutant(f"{SEGMENTS}.apply", partner=nothing_removed)
 def older_upload_counts(original: Function, self: Any, event: RemoteLogEvent) -> Error:
     """An upload of a leader that has lost the partition counts (P-11)."""
-    if isinstance(event, PartitionDelete) or event.uploader_epoch >= self.newest_epoch:
+    if isinstance(event, RemotePartitionDeleteMetadata) or event.uploader_epoch >= self.newest_epoch:
         return cast(Error, original(self, event))
-    return cast(Error, self._begin(event) if isinstance(event, RemoteSegment) else self._update(event))
+    return cast(Error, self._begin(event) if isinstance(event, RemoteLogSegmentMetadata) else self._update(event))
 
 
 @mutant(COLLECTION)
@@ -115,7 +117,7 @@ def recreated_in_another_format(
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.delete_local")
+@mutant("reference_broker.log.partition_log:UnifiedLog.delete_local")
 def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int:
     """Local records are deleted before their copy is listed (P-11)."""
     listed, self.copied_end_offset = self.copied_end_offset, self.high_watermark
@@ -124,7 +126,7 @@ def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int
     return deleted
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.start_from_remote")
+@mutant("reference_broker.log.partition_log:UnifiedLog.start_from_remote")
 def remote_state_not_restored(
     original: Function,
     self: Any,

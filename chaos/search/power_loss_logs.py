@@ -31,7 +31,7 @@ from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -81,7 +81,7 @@ class OwedLog:
 
 
 class ResumedLog(Resumed):
-    def __init__(self, disk: SimDisk, owed: OwedLog, log: PartitionLog, segments: Sequence[bytes]) -> None:
+    def __init__(self, disk: SimDisk, owed: OwedLog, log: UnifiedLog, segments: Sequence[bytes]) -> None:
         self.disk = disk
         self.owed = owed
         self.log = log
@@ -358,7 +358,7 @@ class LogScript(Script):
             )
 
     @staticmethod
-    def _compare_memory(log: PartitionLog, replay: Replay, batches: Sequence[bytes]) -> None:
+    def _compare_memory(log: UnifiedLog, replay: Replay, batches: Sequence[bytes]) -> None:
         log.check_invariants()
         in_memory = {
             producer_id: ProducerRow(
@@ -402,7 +402,7 @@ class LogScript(Script):
         require(read == stored, f"a fetch returns {len(read)} bytes, and the files have {len(stored)}")
 
 
-def _opened(disk: SimDisk, config: LogConfig) -> PartitionLog:
+def _opened(disk: SimDisk, config: LogConfig) -> UnifiedLog:
     """Start as a node does: with the mark of a clean end, which must be durably gone before the log changes."""
     clean = read_mark(disk).clean
     if clean:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from chaos.sim.machine import Machine
 from chaos.sim.world import SimWorld
 from reference_broker.core.node import Node
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 
 
 def node_lines(world: SimWorld, number: int) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _state(node: Node) -> Iterator[str]:
             )
 
 
-def _log(log: PartitionLog) -> str:
+def _log(log: UnifiedLog) -> str:
     return (
         f"log {log.log_start_offset} to {log.log_end_offset}, high watermark {log.high_watermark}, "
         f"last stable offset {log.last_stable_offset}"

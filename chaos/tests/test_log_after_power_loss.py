@@ -10,7 +10,7 @@ from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.segments import CLEANED_SUFFIX
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -48,7 +48,7 @@ class Life:
         self.written_at: dict[bytes, int] = {}
         self.cut_at: dict[bytes, int] = {}
 
-    def _opened(self, *, clean: bool) -> PartitionLog:
+    def _opened(self, *, clean: bool) -> UnifiedLog:
         log = run_to_end(open_log(self.disk, DIRECTORY, self.config, NOW, clean))
         log.check_invariants()
         log.advance_high_watermark(log.log_end_offset)

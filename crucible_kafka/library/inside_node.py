@@ -32,10 +32,10 @@ from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
-    from reference_broker.controller.changes import Change, Refusal
-    from reference_broker.controller.controller import Controller
+    from reference_broker.controller.controller import QuorumController
+    from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation
     from reference_broker.core.node import Node
-    from reference_broker.log.partition_log import PartitionLog
+    from reference_broker.log.partition_log import UnifiedLog
     from reference_broker.replication.partitions import Partition
     from reference_broker.serve.driver import DriverFaultActions
 
@@ -258,7 +258,7 @@ class InsideNode:
             raise CommandFailed(f"Node {self.node_id} does not lead {topic}-{partition}.")
         return found
 
-    def _log(self, topic: str, partition: int) -> "PartitionLog":
+    def _log(self, topic: str, partition: int) -> "UnifiedLog":
         """Return the log of the replica here, also of a follower."""
         broker = self._node.broker
         led = broker.partitions.by_name.get((topic, partition))
@@ -310,14 +310,16 @@ class InsideNode:
 
     def do_fence(self, broker_id: int) -> Result:
         """Fence a broker now, as when its session ends. Its next incarnation may register at once."""
-        from reference_broker.controller.planning.brokers import BrokerStateChange, fencing
+        from reference_broker.controller.planning.brokers import BrokerStateChange, handle_broker_fenced
 
         controller = self._active_controller()
         broker = controller.latest.brokers.get(broker_id)
         controller.heartbeats.forget(broker_id)
         if broker is None or broker.fenced:
             return None
-        change = BrokerStateChange("fence a broker that was killed", broker_id, broker.broker_epoch, fencing, None)
+        change = BrokerStateChange(
+            "fence a broker that was killed", broker_id, broker.broker_epoch, handle_broker_fenced, None
+        )
         return self._propose(change)
 
     def do_change_partition(
@@ -337,17 +339,17 @@ class InsideNode:
             raise CommandFailed(f"Node {self.node_id} is not the active controller.")
         return self._inside(lambda: quorum.event_queue.append(lambda: quorum.resign("a test moves the controller")))
 
-    def _active_controller(self) -> "Controller":
+    def _active_controller(self) -> "QuorumController":
         controller = self._node.broker.controller
         if not controller.is_active:
             raise CommandFailed(f"Node {self.node_id} is not the active controller.")
         return controller
 
-    def _propose(self, change: "Change[Any]") -> "Future[Plain]":
+    def _propose(self, change: "ControllerWriteOperation[Any]") -> "Future[Plain]":
         """Let the active controller make a change. The result is None once it is committed and published here."""
         done: Future[Plain] = Future()
 
-        def completed(refusal: "Refusal | None") -> None:
+        def completed(refusal: "ApiError | None") -> None:
             if refusal is None:
                 done.set_result(None)
             else:
@@ -355,7 +357,7 @@ class InsideNode:
 
         def step() -> None:
             try:
-                self._active_controller().propose(change, completed)
+                self._active_controller().append_write_event(change, completed)
             except CommandFailed as failure:
                 done.set_exception(failure)
 

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
 from reference_broker.controller.planning.partition_changes import NO_LEADER_CHANGE, is_active
+from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation, PlanContext, Records
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.records import PartitionChangeRecord
 from reference_broker.wire.errors import ErrorCode
 
 
 @dataclass(slots=True)
-class PartitionStateChange(Change[Refusal | None]):
+class PartitionStateChange(ControllerWriteOperation[ApiError | None]):
     """Another leader or none, or fewer replicas in sync."""
 
     name = "change a partition for a test"
@@ -22,7 +22,7 @@ class PartitionStateChange(Change[Refusal | None]):
     """A replica in sync, NO_LEADER, or None if the leader stays."""
     isr: tuple[int, ...] | None
     """A part of the in-sync replicas with the leader that there was, or None if they stay."""
-    _refusal: Refusal | None = None
+    _refusal: ApiError | None = None
 
     def plan(self, context: PlanContext) -> Records:
         topic = context.latest.topics.get(self.topic)
@@ -46,8 +46,8 @@ class PartitionStateChange(Change[Refusal | None]):
         ]
 
     def _refuse(self, reason: str) -> Records:
-        self._refusal = Refusal(ErrorCode.invalid_request, reason)
+        self._refusal = ApiError(ErrorCode.invalid_request, reason)
         return ()
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused or self._refusal

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_lifecycle import BrokerLifecycle
-from reference_broker.controller.controller import Controller
+from reference_broker.controller.broker_lifecycle import BrokerLifecycleManager
+from reference_broker.controller.controller import QuorumController
 from reference_broker.controller.metadata_quorum_node import MetadataQuorumNode
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.cache import EMPTY_CACHE, MetadataCache
@@ -17,7 +17,7 @@ from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import Replication
+from reference_broker.replication.replication import ReplicaManager
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator
@@ -43,7 +43,7 @@ class Broker:
     quorum_node: MetadataQuorumNode
     """The node's part in the metadata quorum. Its content exists once the node is listening."""
     fetch_sessions: FetchSessionCache
-    replication: Replication
+    replication: ReplicaManager
     groups: GroupCoordinator
     """Consumer groups and their committed offsets, as far as this node coordinates them."""
     markers: MarkerWriter
@@ -62,11 +62,11 @@ class Broker:
         self.traffic = Traffic.of(self.metrics)
 
     @property
-    def controller(self) -> Controller:
+    def controller(self) -> QuorumController:
         return self.quorum_node.controller
 
     @property
-    def lifecycle(self) -> BrokerLifecycle:
+    def lifecycle(self) -> BrokerLifecycleManager:
         return self.quorum_node.lifecycle
 
     @property

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
-from reference_broker.controller.changes import NOT_CONTROLLER, Change
+from reference_broker.controller.write_operations import NOT_CONTROLLER, ControllerWriteOperation
 from reference_broker.metadata.identifiers import is_registered_node
 from reference_broker.ports.node_ports import Channel
 
@@ -31,7 +31,7 @@ def forward_or_propose(
     call: Call,
     api_key: int,
     body: object,
-    change: Change[OutcomeT],
+    change: ControllerWriteOperation[OutcomeT],
     response_of: Callable[[OutcomeT], object],
     completed: Callable[[object], object] = lambda response: response,
 ) -> None:
@@ -52,7 +52,7 @@ def forward_or_propose(
     leader_id = controller.leader_id
     # Decision metadata-change-forwarded
     if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
-        controller.propose(change, respond)
+        controller.append_write_event(change, respond)
         return
     broker.ports.send(
         leader_id,

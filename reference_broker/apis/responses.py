@@ -7,8 +7,8 @@ from uuid import UUID
 
 from kio.static.primitive import i32, i32Timedelta
 
-from reference_broker.controller.changes import NOT_CONTROLLER as NOT_CONTROLLER
-from reference_broker.controller.changes import Refusal as Refusal
+from reference_broker.controller.write_operations import NOT_CONTROLLER as NOT_CONTROLLER
+from reference_broker.controller.write_operations import ApiError as ApiError
 from reference_broker.ports.slicing import ERRORS_PER_SLICE, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -28,8 +28,8 @@ class ErrorFields(TypedDict):
 
 
 def error_fields(outcome: object) -> ErrorFields:
-    """Return the error code and message of a Refusal. Any other ``outcome`` means success."""
-    if isinstance(outcome, Refusal):
+    """Return the error code and message of an ApiError. Any other ``outcome`` means success."""
+    if isinstance(outcome, ApiError):
         return ErrorFields(error_code=outcome.error, error_message=outcome.message)
     return ErrorFields(error_code=ErrorCode.none, error_message=None)
 

@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import NOT_CONTROLLER, ActiveController, Refusal, raise_bug
 from reference_broker.controller.planning.brokers import (
     BrokerPlan,
     BrokerStateChange,
-    fencing,
+    handle_broker_fenced,
+    handle_broker_in_controlled_shutdown,
+    handle_broker_shutdown_now,
+    handle_broker_unfenced,
     is_shut_down,
-    leaving,
-    shutting_down,
-    unfencing,
 )
 from reference_broker.controller.planning.partition_changes import active_brokers
+from reference_broker.controller.write_operations import NOT_CONTROLLER, ActiveController, ApiError, raise_bug
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.node_ports import NodeContext
 from reference_broker.wire.errors import ErrorCode
@@ -55,20 +55,20 @@ class HeartbeatResult:
 
 
 @dataclass(slots=True)
-class BrokerHeartbeats:
-    """The sessions of all brokers. There are none while this node is not active."""
+class BrokerHeartbeatManager:
+    """The sessions and controlled shutdowns of all brokers, while this node is the active controller."""
 
     node: NodeContext
     config: BrokerConfig
     controller: ActiveController
     deadlines_us: dict[int, int] = field(default_factory=dict)
-    """For each broker, when its session ends unless a heartbeat comes."""
+    """The end of each broker's session, in monotonic time."""
     pending: dict[int, None] = field(default_factory=dict)
     """The brokers for which a change is queued, so that heartbeats do not queue more of the same."""
-    published: dict[int, int] = field(default_factory=dict)
+    metadata_offsets: dict[int, int] = field(default_factory=dict)
     """The metadata offset in each broker's last heartbeat."""
-    left_at: dict[int, int] = field(default_factory=dict)
-    """For each broker that shuts down, the metadata offset at which the other brokers know the new leaders."""
+    controlled_shutdown_offsets: dict[int, int] = field(default_factory=dict)
+    """For each broker in controlled shutdown, the metadata offset that has the new leaders of its partitions."""
     _check_at_us: int = 0
     _timer: int | None = None
 
@@ -76,20 +76,20 @@ class BrokerHeartbeats:
         """Begin a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
             if not self.controller.latest.brokers[broker_id].fenced:  # Decision broker-session-after-failover
-                self.renew(broker_id)
+                self.touch(broker_id)
         self._plan_check()
 
     def deactivated(self) -> None:
         self.deadlines_us.clear()
         self.pending.clear()
-        self.published.clear()
-        self.left_at.clear()
+        self.metadata_offsets.clear()
+        self.controlled_shutdown_offsets.clear()
         if self._timer is not None:
             self.node.ports.cancel_timer(self._timer)
             self._timer = None
 
-    def renew(self, broker_id: int) -> None:
-        """Restart the broker's session."""
+    def touch(self, broker_id: int) -> None:
+        """Extend the broker's session to a whole session timeout from now."""
         self.deadlines_us[broker_id] = self.node.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
@@ -99,46 +99,48 @@ class BrokerHeartbeats:
     def forget(self, broker_id: int) -> None:
         """End the session of a broker that is no longer registered, or registers again."""
         self.deadlines_us.pop(broker_id, None)
-        self.left_at.pop(broker_id, None)
+        self.controlled_shutdown_offsets.pop(broker_id, None)
 
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatResult | Refusal:
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResult | ApiError:
         """Handle a heartbeat. It is refused if this node is not the active controller, or if it does not belong to the
         broker's latest registration. A heartbeat without ``want_shut_down`` is also refused after a controlled
         shutdown: it may have been damaged on its way, and a registration that has left is never unfenced."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
-        broker = self.controller.latest.brokers.get(beat.broker_id)
+        broker = self.controller.latest.brokers.get(heartbeat.broker_id)
         if broker is None:
-            return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} is not registered.")
-        if broker.broker_epoch != beat.broker_epoch:  # Decision broker-heartbeat-epoch
-            return Refusal(
+            return ApiError(ErrorCode.stale_broker_epoch, f"Broker {heartbeat.broker_id} is not registered.")
+        if broker.broker_epoch != heartbeat.broker_epoch:  # Decision broker-heartbeat-epoch
+            return ApiError(
                 ErrorCode.stale_broker_epoch,
-                f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
+                f"Broker {heartbeat.broker_id} has epoch {broker.broker_epoch}, not {heartbeat.broker_epoch}.",
             )
         # Decision broker-heartbeat-of-leaver
-        if broker.fenced and broker.in_controlled_shutdown and not beat.want_shut_down:
-            return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} has left, and must register again.")
-        self.renew(beat.broker_id)
-        self.published[beat.broker_id] = beat.metadata_offset
-        self._change(broker, beat)
-        for leaver in list(self.left_at):
-            self._end_shutdown(leaver)
-        published = self.controller.image.brokers.get(beat.broker_id)
+        if broker.fenced and broker.in_controlled_shutdown and not heartbeat.want_shut_down:
+            return ApiError(
+                ErrorCode.stale_broker_epoch, f"Broker {heartbeat.broker_id} has left, and must register again."
+            )
+        self.touch(heartbeat.broker_id)
+        self.metadata_offsets[heartbeat.broker_id] = heartbeat.metadata_offset
+        self._change(broker, heartbeat)
+        for broker_id in list(self.controlled_shutdown_offsets):
+            self._end_shutdown(broker_id)
+        published = self.controller.image.brokers.get(heartbeat.broker_id)
         return HeartbeatResult(
-            is_caught_up=beat.metadata_offset >= broker.broker_epoch,
+            is_caught_up=heartbeat.metadata_offset >= broker.broker_epoch,
             is_fenced=published is None or published.fenced,
-            should_shut_down=beat.want_shut_down and is_shut_down(published, beat.broker_epoch),
+            should_shut_down=heartbeat.want_shut_down and is_shut_down(published, heartbeat.broker_epoch),
         )
 
-    def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
-        """Queue the change that the heartbeat requests. It is judged again when its turn comes."""
-        if beat.want_shut_down:
+    def _change(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
+        """Queue the change of state that the heartbeat requests. The plan validates it again when its turn comes."""
+        if heartbeat.want_shut_down:
             self._shut_down(broker)
-        elif beat.want_fence:
+        elif heartbeat.want_fence:
             if not broker.fenced:
-                self._submit(broker, "fence a broker", fencing)
-        elif broker.fenced and beat.metadata_offset >= broker.broker_epoch:  # Decision broker-unfenced
-            self._submit(broker, "unfence a broker", unfencing)
+                self._submit(broker, "fence a broker", handle_broker_fenced)
+        elif broker.fenced and heartbeat.metadata_offset >= broker.broker_epoch:  # Decision broker-unfenced
+            self._submit(broker, "unfence a broker", handle_broker_unfenced)
 
     def _shut_down(self, broker: BrokerImage) -> None:
         """Begin, continue or end a controlled shutdown. A broker that is fenced or the last one need not wait for
@@ -147,21 +149,24 @@ class BrokerHeartbeats:
         if is_shut_down(broker, broker.broker_epoch) or broker_id in self.pending:
             return
         if broker.fenced or not self._others(broker_id):  # Decision broker-shutdown-without-others
-            self._submit(broker, "controlled shutdown", shutting_down)
+            self._submit(broker, "controlled shutdown", handle_broker_shutdown_now)
         elif not broker.in_controlled_shutdown:  # Decision broker-shutdown-begins
-            self._submit(broker, "controlled shutdown", leaving)
+            self._submit(broker, "controlled shutdown", handle_broker_in_controlled_shutdown)
         else:
-            self.left_at.setdefault(broker_id, self.controller.image.provenance.offset)
+            self.controlled_shutdown_offsets.setdefault(broker_id, self.controller.image.provenance.offset)
             self._end_shutdown(broker_id)
 
     def _end_shutdown(self, broker_id: int) -> None:
         """End a controlled shutdown when every other live broker knows the new leaders."""
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
-            del self.left_at[broker_id]
+            del self.controlled_shutdown_offsets[broker_id]
         # Decision broker-leave-published
-        elif all(self.published.get(other, -1) >= self.left_at[broker_id] for other in self._others(broker_id)):
-            self._submit(broker, "controlled shutdown", shutting_down)
+        elif all(
+            self.metadata_offsets.get(other, -1) >= self.controlled_shutdown_offsets[broker_id]
+            for other in self._others(broker_id)
+        ):
+            self._submit(broker, "controlled shutdown", handle_broker_shutdown_now)
 
     def _others(self, broker_id: int) -> Mapping[int, object]:
         return active_brokers(self.controller.latest, without=broker_id)
@@ -173,16 +178,16 @@ class BrokerHeartbeats:
         self.pending[broker_id] = None
         change = BrokerStateChange(name, broker_id, broker.broker_epoch, plan, self if only_if_silent else None)
 
-        def completed(refusal: Refusal | None) -> None:
+        def completed(refusal: ApiError | None) -> None:
             self.pending.pop(broker_id, None)
             if refusal is not None:
                 return
-            if plan is leaving:
-                self.left_at[broker_id] = self.controller.image.provenance.offset
+            if plan is handle_broker_in_controlled_shutdown:
+                self.controlled_shutdown_offsets[broker_id] = self.controller.image.provenance.offset
             if change.has_records:
                 self.node.ports.note(_NOTES.get(plan, "broker_fenced"), ("broker", broker_id))
 
-        self.controller.propose(change, completed, raise_bug)
+        self.controller.append_write_event(change, completed, raise_bug)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
@@ -200,8 +205,11 @@ class BrokerHeartbeats:
         brokers = self.controller.latest.brokers
         for broker_id in sorted(brokers):
             if not brokers[broker_id].fenced and not self.has_session(broker_id):  # Decision broker-session-expired
-                self._submit(brokers[broker_id], "fence a silent broker", fencing, only_if_silent=True)
+                self._submit(brokers[broker_id], "fence a silent broker", handle_broker_fenced, only_if_silent=True)
         self._plan_check()
 
 
-_NOTES: Mapping[BrokerPlan, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}
+_NOTES: Mapping[BrokerPlan, str] = {
+    handle_broker_unfenced: "broker_unfenced",
+    handle_broker_in_controlled_shutdown: "broker_leaves",
+}

@@ -33,13 +33,14 @@ from kio.static.primitive import i16, i32, i64, u16
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.controller import ControllerChannel
+from reference_broker.controller.controller import NodeToControllerChannelManager
 from reference_broker.controller.planning.brokers import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.identifiers import LOST_DIRECTORY, random_uuid, uuid_from_text
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.ports.coroutines import Wait, pause, run_coroutine
 from reference_broker.ports.node_ports import NodeContext
 from reference_broker.quorum.node_files import Identity
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -70,14 +71,14 @@ class _State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class BrokerLifecycle:
+class BrokerLifecycleManager:
     """Registers this node's broker, keeps its session, and makes its controlled shutdown."""
 
     _node: NodeContext
     _config: BrokerConfig
     _identity: Identity
     _endpoints: tuple[Endpoint, ...]
-    channel: ControllerChannel
+    channel: NodeToControllerChannelManager
     """Also used by this node's APIs."""
     incarnation_id: bytes = field(init=False)
     registered_epoch: int = NOT_REGISTERED
@@ -89,12 +90,12 @@ class BrokerLifecycle:
     _state: _State = _State.NOT_STARTED
     _wants_unfenced: bool = False
     _in_flight: bool = False
-    """A request has no response yet."""
-    _at_once: bool = False
-    """The next request follows it without a pause."""
+    """Whether a request has no response yet."""
+    _sends_at_once: bool = False
+    """Whether the next request follows the one in flight without a pause."""
     _timer: int | None = None
     _retry_ms: int = FIRST_RETRY_MS
-    _done: Callable[[], None] | None = None
+    _shutdown_completed: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.incarnation_id = random_uuid(self._node.random)
@@ -115,23 +116,24 @@ class BrokerLifecycle:
         """Begin to look for the active controller, and register with it."""
         assert self._state is _State.NOT_STARTED, "a broker's life begins once"
         self._state = _State.REGISTERING
-        self._attempt()
+        self._send_next()
 
     def want_unfenced(self) -> None:
         """Report to the controller, from now on, that this broker can serve: its partitions are open."""
         self._wants_unfenced = True
         if self._state is _State.REGISTERED:
-            self._attempt()
+            self._send_next()
 
     def shut_down(self, done: Callable[[], None]) -> None:
         """Make a controlled shutdown. ``done`` is called when this node has published that it leads nothing, or after
         ``controller.quorum.request.timeout.ms``."""
-        was, self._state, self._done = self._state, _State.SHUTTING_DOWN, done
-        if was is not _State.REGISTERED:
+        before, self._state = self._state, _State.SHUTTING_DOWN
+        self._shutdown_completed = done
+        if before is not _State.REGISTERED:
             self._stop()
             return
         self._node.after(self._config.controller_quorum_request_timeout_ms * 1000, self._stop)
-        self._attempt()
+        self._send_next()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
         """Send the next request to a new leader soon, and do not wait for the end of a long pause."""
@@ -146,10 +148,10 @@ class BrokerLifecycle:
     def _is_alive(self) -> bool:
         return self._state in (_State.REGISTERING, _State.REGISTERED, _State.SHUTTING_DOWN)
 
-    def _attempt(self) -> None:
+    def _send_next(self) -> None:
         """Send the request of this state. There is one request at a time."""
         self._cancel_timer()
-        self._at_once = self._in_flight
+        self._sends_at_once = self._in_flight
         if self._in_flight or not self._is_alive:
             return
         self._in_flight = True
@@ -168,23 +170,23 @@ class BrokerLifecycle:
     def _retry(self) -> None:
         """Retry after a random pause, so that brokers do not retry at the same time."""
         pause_ms, self._retry_ms = self._retry_ms, min(2 * self._retry_ms, LONGEST_RETRY_MS)
-        self._again_after(pause_ms - self._node.random.randrange(pause_ms // 2))
+        self._send_after(pause_ms - self._node.random.randrange(pause_ms // 2))
 
-    def _again_after(self, pause_ms: int) -> None:
+    def _send_after(self, pause_ms: int) -> None:
         """Set the timer for the next request. It does not wait if something changed during the last request."""
         self._cancel_timer()
-        if self._at_once:
-            self._at_once, pause_ms = False, 0
+        if self._sends_at_once:
+            self._sends_at_once, pause_ms = False, 0
         if self._is_alive:
-            self._timer = self._node.after(pause_ms * 1000, self._attempt)
+            self._timer = self._node.after(pause_ms * 1000, self._send_next)
 
     def _send_soon(self) -> None:
         """Send a request now, or as soon as the request in flight has failed."""
         self._retry_ms = FIRST_RETRY_MS
         if self._in_flight:
-            self._at_once = True
+            self._sends_at_once = True
         elif self._is_alive:
-            self._again_after(0)
+            self._send_after(0)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -204,7 +206,7 @@ class BrokerLifecycle:
         self._state = _State.REGISTERED
         self._retry_ms = FIRST_RETRY_MS
         self._node.ports.note("broker_registered", ("epoch", self.registered_epoch))
-        self._attempt()
+        self._send_next()
         self.on_registered()
 
     def _heartbeat_responded(self, response: object) -> None:
@@ -225,7 +227,7 @@ class BrokerLifecycle:
             self._retry()  # It had not caught up, or was not ready. The pause is short, because clients wait.
         else:
             self._retry_ms = FIRST_RETRY_MS
-            self._again_after(self._config.broker_heartbeat_interval_ms)
+            self._send_after(self._config.broker_heartbeat_interval_ms)
 
     def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Send a heartbeat soon in two cases: this broker's registration is published here, so it may be unfenced, or
@@ -251,11 +253,11 @@ class BrokerLifecycle:
         return is_shut_down(image.brokers.get(self._node.node_id), self.registered_epoch)
 
     def _stop(self) -> None:
-        done, self._done = self._done, None
+        completed, self._shutdown_completed = self._shutdown_completed, None
         self._state = _State.STOPPED
         self._cancel_timer()
-        if done is not None:
-            done()
+        if completed is not None:
+            completed()
 
     def _registration(self) -> BrokerRegistrationRequest:
         return BrokerRegistrationRequest(
@@ -307,51 +309,54 @@ ReplicaKey: TypeAlias = tuple[bytes, int]
 
 
 @dataclass(slots=True, eq=False)
-class DirectoryAssignment:
-    """Reports to the controller which of this node's replicas are in no directory (KIP-858)."""
+class AssignmentsManager:
+    """Reports to the controller which replicas of this node are in no directory, or in one again (KIP-858)."""
 
     _node: NodeContext
-    _lifecycle: BrokerLifecycle
+    _lifecycle: BrokerLifecycleManager
     directory: bytes
     """The ID of this node's only directory."""
 
     def report(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
-        """Report of each replica whether it is lost, in requests of MAX_REPLICAS, one after the other. Retry until an
-        active controller has made all changes, and then call ``done``. The report also ends if the metadata.version is
-        too low for directories, or if the ApiVersions of the controller do not name this API, in which case the
-        controller would close the connection."""
-        if not replicas:
-            done()
-            return
-        reported = dict(islice(replicas.items(), MAX_REPLICAS))
+        """Report for each replica whether it is lost, and call ``done`` at the end of the report.
 
-        def again() -> None:
-            self._node.after(RETRY_MS * 1000, lambda: self.report(replicas, done))
+        Each request has up to MAX_REPLICAS, and is retried until an active controller has made its changes. The report
+        also ends if the metadata.version is too low for directories, or if the controller's ApiVersions do not have the
+        API. Such a controller would close the connection.
+        """
+        run_coroutine(self._report(dict(replicas), done))
 
-        def replied(response: object) -> None:
+    async def _report(self, replicas: dict[ReplicaKey, bool], done: Callable[[], None]) -> None:
+        while replicas:
+            reported = dict(islice(replicas.items(), MAX_REPLICAS))
+            response = await self._response(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(reported))
+            if response is None:
+                if await self._controller_lacks_api():
+                    self._node.ports.note("lost_replicas_not_reported", ("replicas", len(replicas)))
+                    break
+                await pause(self._node.ports, RETRY_MS * 1000)
+                continue
             assert isinstance(response, AssignReplicasToDirsResponse), f"directories got {response!r}"
             if response.error_code == ErrorCode.none:  # Decision directories-assigned
-                self.report({key: is_lost for key, is_lost in replicas.items() if key not in reported}, done)
+                replicas = {key: is_lost for key, is_lost in replicas.items() if key not in reported}
             elif response.error_code == ErrorCode.unsupported_version:
-                done()
+                break
             else:
-                again()
+                await pause(self._node.ports, RETRY_MS * 1000)
+        done()
 
-        def failed() -> None:
-            channel.send_request(
-                ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request(), announced, again
-            )
+    async def _controller_lacks_api(self) -> bool:
+        """Return whether the controller responds to ApiVersions, and does not list AssignReplicasToDirs."""
+        response = await self._response(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request())
+        if response is None:
+            return False
+        assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
+        return not any(int(key.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for key in response.api_keys)
 
-        def announced(response: object) -> None:
-            assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
-            if any(int(key.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for key in response.api_keys):
-                again()
-                return
-            self._node.ports.note("lost_replicas_not_reported", ("replicas", len(replicas)))
-            done()
-
-        channel = self._lifecycle.channel
-        channel.send_request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(reported), replied, failed)
+    def _response(self, api_key: ApiKey, api_version: int, body: object) -> Wait[object | None]:
+        """Send a request to the active controller, and wait for the response. It is None if the request failed."""
+        send = self._lifecycle.channel.send_request
+        return Wait(lambda resume: send(api_key, api_version, body, resume, lambda: resume(None)))
 
     def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(

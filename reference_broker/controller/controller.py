@@ -1,10 +1,10 @@
-"""The active controller, and how a broker reaches it (Kafka's QuorumController). Every change of the metadata goes
-through it.
+"""The active controller (Kafka's QuorumController), and the channel on which a broker reaches it. Every change of the
+metadata goes through it.
 
-There are two images. ``image`` is what this node publishes. ``latest`` also holds the changes that are written but not
-committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time while this
-node is the active controller (``controller_term.py``). A response waits until the records are committed and published
-here. What is published comes from the committed log through the loader, as on every node.
+There are two images. ``image`` is what this node publishes. ``latest`` also has the changes that are written but not
+committed. ``append_write_event`` queues a write operation (``planning/``). Operations are planned and written one at a
+time while this node is the active controller (``controller_term.py``). The caller gets the outcome when the records are
+committed and published here. Images are published by the loader from the committed log, as on every node.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,27 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
-from reference_broker.controller.changes import (
+from reference_broker.controller.broker_heartbeats import BrokerHeartbeatManager
+from reference_broker.controller.controller_activation import ControllerActivation
+from reference_broker.controller.controller_term import ControllerTerm, Leadership
+from reference_broker.controller.leader_balance import LeaderBalancer
+from reference_broker.controller.metadata_broadcast import MetadataBroadcast
+from reference_broker.controller.planning.brokers import (
+    BrokerRegistration,
+    Incarnation,
+    IncarnationReplacement,
+    Registration,
+)
+from reference_broker.controller.write_operations import (
     NOT_CONTROLLER,
-    Change,
+    ApiError,
+    ControllerWriteEvent,
+    ControllerWriteOperation,
     OnBug,
     PlanContext,
-    QueuedChange,
-    Refusal,
     ServeLocally,
     raise_bug,
 )
-from reference_broker.controller.controller_activation import ControllerActivation
-from reference_broker.controller.controller_term import ControllerTerm, Leadership
-from reference_broker.controller.leader_balance import LeaderBalance
-from reference_broker.controller.metadata_broadcast import MetadataBroadcast
-from reference_broker.controller.planning.brokers import BrokerRegistration, Incarnation, Registration, Restart
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
@@ -39,41 +44,41 @@ NO_CONTROLLER = -1
 OutcomeT = TypeVar("OutcomeT")
 
 
-def _not_there(_api_key: int, _body: object, _respond: Callable[[object], None]) -> None:
+def _no_apis_yet(_api_key: int, _body: object, _respond: Callable[[object], None]) -> None:
     raise AssertionError("a node sends itself a request before its APIs exist")
 
 
 @dataclass(slots=True, eq=False)
-class Controller:
-    """Every node has one. It is active on the quorum's leader, once that node has loaded all that was committed
-    before."""
+class QuorumController:
+    """The controller of a node. It is active on the quorum's leader, once that node has loaded all records that were
+    committed before."""
 
     _node: NodeContext
     _config: BrokerConfig
     cluster_id: str
-    """The text of this cluster's ID."""
+    """Base64 text."""
     _loader: MetadataLoader
     _quorum: Leadership
     _for_placement: RandomSource
     """Places new replicas."""
     on_activated: Callable[[], None] = lambda: None
     """Called when this node becomes active, so that this node's own broker sends its request at once."""
-    serve_locally: ServeLocally = _not_there
+    serve_locally: ServeLocally = _no_apis_yet
     """Serves this node's requests to itself. Set once the APIs exist."""
     own_broker: Incarnation | None = None
     """The broker in this process, if there is one. Set when it is made."""
     on_bug: OnBug = raise_bug
     """The ``OnBug`` of changes that requests propose. The controller's own changes raise their bugs."""
     live_config: LiveConfig = field(init=False)
-    heartbeats: BrokerHeartbeats = field(init=False)
-    balance: LeaderBalance = field(init=False)
+    heartbeats: BrokerHeartbeatManager = field(init=False)
+    balance: LeaderBalancer = field(init=False)
     broadcast: MetadataBroadcast = field(init=False)
     activation: ControllerActivation = field(init=False)
 
     def __post_init__(self) -> None:
         self.live_config = LiveConfig(self._config, self._node.node_id)
-        self.heartbeats = BrokerHeartbeats(self._node, self._config, self)
-        self.balance = LeaderBalance(self._node, self._config, self)
+        self.heartbeats = BrokerHeartbeatManager(self._node, self._config, self)
+        self.balance = LeaderBalancer(self._node, self._config, self)
         self.broadcast = MetadataBroadcast(self._node, self._config, self)
         self.activation = ControllerActivation(
             self._node,
@@ -137,27 +142,31 @@ class Controller:
 
     # Changes
 
-    def register_broker(self, registration: Registration, completed: Callable[[int | Refusal], None]) -> None:
+    def register_broker(self, registration: Registration, completed: Callable[[int | ApiError], None]) -> None:
         """Queue two changes, one right after the other. ``completed`` gets the broker epoch."""
-        restart = Restart(registration, self.cluster_id, self.heartbeats, self.own_broker)
-        self.propose(restart, lambda _: None)  # The broker waits for the second change.
-        self.propose(BrokerRegistration(restart), completed)
+        restart = IncarnationReplacement(registration, self.cluster_id, self.heartbeats, self.own_broker)
+        self.append_write_event(restart, lambda _: None)  # The broker waits for the second change.
+        self.append_write_event(BrokerRegistration(restart), completed)
 
-    def propose(
-        self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug | None = None
+    def append_write_event(
+        self,
+        operation: ControllerWriteOperation[OutcomeT],
+        completed: Callable[[OutcomeT], None],
+        on_bug: OnBug | None = None,
     ) -> None:
-        """Queue a change, whose plan makes the records when its turn comes.
+        """Queue a write operation. Its ``plan`` returns the records when its turn comes.
 
-        ``completed`` gets the outcome when the records are committed and published here. A plan without records
-        completes when everything that was written before it is published. If the change is refused, its outcome is made
-        from the reason why nothing was written, or from NOT_CONTROLLER if this node cannot know whether it was.
+        ``completed`` gets the operation's outcome when the records are committed and published here. An operation
+        without records completes when everything that was written before it is published. The outcome of a refused one
+        is that of its error: the reason why nothing was written, or NOT_CONTROLLER if this node cannot know whether it
+        was.
 
         ``on_bug`` is called for a bug of the plan. By default it is that of requests; the controller's own changes pass
         ``raise_bug``.
         """
 
-        def respond(refused: Refusal | None) -> None:
-            completed(change.outcome(refused))
+        def respond(refused: ApiError | None) -> None:
+            completed(operation.outcome(refused))
 
         term = self._term
         if term is None:  # Decision metadata-change-accepted
@@ -165,7 +174,9 @@ class Controller:
             return
         plan_bug = self.on_bug if on_bug is None else on_bug
         term.enqueue(
-            QueuedChange(change.name, lambda: change.plan(self._plan_context()), respond, change.atomic, plan_bug)
+            ControllerWriteEvent(
+                operation.name, lambda: operation.plan(self._plan_context()), respond, operation.atomic, plan_bug
+            )
         )
 
     def _plan_context(self) -> PlanContext:
@@ -189,12 +200,12 @@ class Controller:
 
 
 @dataclass(slots=True, eq=False)
-class ControllerChannel:
-    """The way to whichever node is the active controller now."""
+class NodeToControllerChannelManager:
+    """The channel to the leader of the quorum, which is or will be the active controller."""
 
     _node: NodeContext
     _config: BrokerConfig
-    controller: Controller
+    controller: QuorumController
 
     @property
     def has_leader(self) -> bool:
@@ -208,10 +219,10 @@ class ControllerChannel:
         replied: Callable[[object], None],
         failed: Callable[[], None],
     ) -> None:
-        """Send a request to the leader that is known now. One of the two callbacks follows, in an event of its own.
+        """Send a request to the quorum's leader. One of the two callbacks follows, in a later event.
 
-        ``failed`` means that no leader is known, or that it did not respond within
-        ``controller.quorum.request.timeout.ms``. It may have acted nevertheless.
+        ``failed`` is called if no leader is known, or if it does not respond within
+        ``controller.quorum.request.timeout.ms``. It may have carried out the request nevertheless.
         """
         leader_id = self.controller.leader_id
         if leader_id == NO_CONTROLLER:

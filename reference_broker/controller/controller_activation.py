@@ -10,16 +10,16 @@ from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation_records import ActivationRecords, activation_records
-from reference_broker.controller.changes import NOT_CONTROLLER
 from reference_broker.controller.controller_term import ControllerTerm, Leadership
+from reference_broker.controller.write_operations import NOT_CONTROLLER
 from reference_broker.metadata.features import check_levels
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.ports.node_ports import NodeContext
 
 
-class Upkeep(Protocol):
-    """Work that the active controller does on its own while it is active."""
+class PeriodicTask(Protocol):
+    """Work that the active controller does on its own: sessions of brokers, elections, metadata epochs."""
 
     def activated(self) -> None: ...
     def deactivated(self) -> None: ...
@@ -33,13 +33,13 @@ class ControllerActivation:
     _config: BrokerConfig
     _loader: MetadataLoader
     _quorum: Leadership
-    _upkeep: Sequence[Upkeep]
+    _tasks: Sequence[PeriodicTask]
     _activated: Callable[[], None]
     """Called last when a term begins."""
     term: ControllerTerm | None = None
     """The present term, or None while this node is not active."""
     _claim: tuple[int, int] | None = None
-    """A leadership that has not become a term yet: (epoch, offset of its first record)."""
+    """The leadership that has not become a term yet: (epoch, offset of its first record)."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
         """Drop the claim if another node leads a newer epoch."""
@@ -59,8 +59,8 @@ class ControllerActivation:
         term, self.term = self.term, None
         if term is None:  # Decision controller-lost-before-activated
             return
-        for each in self._upkeep:
-            each.deactivated()
+        for task in self._tasks:
+            task.deactivated()
         self._loader.split_at_epochs(False)
         for completed in term.end():
             completed(NOT_CONTROLLER)
@@ -78,8 +78,8 @@ class ControllerActivation:
         )
         self._node.ports.note("controller_activated", ("epoch", epoch), ("offset", start_offset))
         self._loader.split_at_epochs(True)
-        for each in self._upkeep:
-            each.activated()
+        for task in self._tasks:
+            task.activated()
         term.begin(first)
         if self.term is term:  # The term ends at once if the disk refuses its first records.
             self._activated()

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation_records import ActivationRecords
-from reference_broker.controller.changes import Completed, QueuedChange, Refusal
 from reference_broker.controller.record_batches import (
     ChangeBatch,
     ChangeBatches,
@@ -24,6 +23,7 @@ from reference_broker.controller.record_batches import (
     planned,
     replayed,
 )
+from reference_broker.controller.write_operations import ApiError, Completed, ControllerWriteEvent
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import allows_transactions, metadata_version
 from reference_broker.metadata.image import MetadataImage
@@ -90,40 +90,40 @@ class ControllerTerm:
     _quorum: Leadership
     latest: MetadataImage
     """The metadata with all changes written so far, committed or not."""
-    _lost: Callable[[], None]
+    _leadership_lost: Callable[[], None]
     """Called when an append finds that leadership is gone; it calls ``end``."""
     budget: Budget = field(default_factory=lambda: Budget(PLANNED_UNITS_PER_SLICE))
     """The remaining work of the current event."""
     in_transaction: bool = False
     """A Begin is written, but not its End or Abort."""
     _is_over: bool = False
-    _queue: deque[QueuedChange] = field(default_factory=deque)
-    _current: QueuedChange | None = None
+    _queue: deque[ControllerWriteEvent] = field(default_factory=deque)
+    _current: ControllerWriteEvent | None = None
     """The change that is planned or written now."""
     _in_flight: deque[tuple[int, Completed]] = field(default_factory=deque)
-    """(last offset, callback for when that is published)."""
+    """(last offset, callback) of each change that is written and not published yet, in the order of offsets."""
     _work: Sliced[None] | None = None
-    """The rest of the first records or of the queue, None if there is nothing to write."""
-    _is_stepping: bool = False
-    """True while ``_step`` runs, which callbacks of changes must not start again."""
+    """The generator that writes the first records and then the queue, None if there is nothing to write."""
+    _is_running: bool = False
+    """True while ``_run_slice`` runs. A callback that queues a change must not start it again."""
     _timer: int | None = None
-    """The timer of the next step, None if there is no work."""
+    """The timer of the next slice, None if there is no work."""
 
     def begin(self, first: ActivationRecords) -> None:
-        """Write what comes before all changes."""
+        """Write the activation records, before any change."""
         self._work = self._write_first_records(first)
-        self._step()
+        self._run_slice()
 
-    def enqueue(self, change: QueuedChange) -> None:
+    def enqueue(self, change: ControllerWriteEvent) -> None:
         """Queue a change. It begins at once if nothing else is being worked on."""
         self._queue.append(change)
-        if not self._is_stepping and self._timer is None:
-            self._step()
+        if not self._is_running and self._timer is None:
+            self._run_slice()
 
     def complete_published(self) -> None:
-        """Complete the changes that are published here."""
-        stable = self._loader.image.provenance.offset
-        while self._in_flight and self._in_flight[0][0] <= stable:  # Decision metadata-change-published
+        """Complete the changes whose last record is published here (Kafka's DeferredEventQueue.completeUpTo)."""
+        published_offset = self._loader.image.provenance.offset
+        while self._in_flight and self._in_flight[0][0] <= published_offset:  # Decision metadata-change-published
             self._in_flight.popleft()[1](None)
 
     def end(self) -> list[Completed]:
@@ -140,12 +140,12 @@ class ControllerTerm:
         self._current = None
         return waiting
 
-    def _step(self) -> None:
+    def _run_slice(self) -> None:
         self._timer = None
         if self._is_over:
             return
-        assert not self._is_stepping, "a step of the controller begins inside another step"
-        self._is_stepping = True
+        assert not self._is_running, "a step of the controller begins inside another step"
+        self._is_running = True
         self.budget.renew()
         try:
             if self._work is None:
@@ -156,9 +156,9 @@ class ControllerTerm:
         except _TermOver:
             return
         else:
-            self._timer = self._node.after(0, self._step)
+            self._timer = self._node.after(0, self._run_slice)
         finally:
-            self._is_stepping = False
+            self._is_running = False
 
     def _write_first_records(self, first: ActivationRecords) -> Sliced[None]:
         if first.abort is not None:  # Decision open-metadata-transaction-aborted
@@ -169,13 +169,13 @@ class ControllerTerm:
                 self._resign_in_transaction(failure)
                 return
         if first.bootstrap:
-            bootstrap = QueuedChange(
+            bootstrap = ControllerWriteEvent(
                 "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
             )
             yield from self._plan_and_write(bootstrap)
         yield from self._run_queue()
 
-    def _bootstrapped(self, refusal: Refusal | None) -> None:
+    def _bootstrapped(self, refusal: ApiError | None) -> None:
         """Resign if the bootstrap was refused. A change that followed would be made in a cluster without features."""
         if refusal is not None and not self._is_over:  # Decision bootstrap-failed
             self._quorum.resign(f"the first records of the cluster could not be written: {refusal.message}")
@@ -186,7 +186,7 @@ class ControllerTerm:
             self._current = self._queue.popleft()
             yield from self._plan_and_write(self._current)
 
-    def _plan_and_write(self, change: QueuedChange) -> Sliced[None]:
+    def _plan_and_write(self, change: ControllerWriteEvent) -> Sliced[None]:
         try:
             records = yield from planned(change.plan)
             batches = yield from encode_batches(
@@ -211,7 +211,7 @@ class ControllerTerm:
         else:
             yield from self._write_separately(change, batches)
 
-    def _write_batch(self, change: QueuedChange, batches: ChangeBatches) -> None:
+    def _write_batch(self, change: ControllerWriteEvent, batches: ChangeBatches) -> None:
         try:  # Decision metadata-change-written
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
@@ -227,7 +227,7 @@ class ControllerTerm:
         self.latest = image.at(last)
         return last.offset
 
-    def _write_transaction(self, change: QueuedChange, batches: ChangeBatches) -> Sliced[None]:
+    def _write_transaction(self, change: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
         """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
@@ -265,7 +265,7 @@ class ControllerTerm:
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
-    def _write_separately(self, change: QueuedChange, batches: ChangeBatches) -> Sliced[None]:
+    def _write_separately(self, change: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
         """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
 
         Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
@@ -293,7 +293,7 @@ class ControllerTerm:
         try:  # Decision metadata-append-as-leader
             last = self._quorum.append(values)
         except NotLeader:
-            self._lost()
+            self._leadership_lost()
             raise _TermOver from None
         self.in_transaction = kind.leaves_transaction
         if self._is_over:
@@ -308,7 +308,7 @@ class ControllerTerm:
         )
         return last
 
-    def _written(self, change: QueuedChange, last_offset: int) -> None:
+    def _written(self, change: ControllerWriteEvent, last_offset: int) -> None:
         self._current = None
         assert not self._in_flight or self._in_flight[-1][0] <= last_offset, (
             f"a change ({change.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
@@ -317,9 +317,9 @@ class ControllerTerm:
         self._in_flight.append((last_offset, change.completed))
         self.complete_published()
 
-    def _refuse(self, change: QueuedChange, error: ErrorCode, why: str) -> None:
+    def _refuse(self, change: ControllerWriteEvent, error: ErrorCode, why: str) -> None:
         self._current = None
-        change.completed(Refusal(error, why))
+        change.completed(ApiError(error, why))
 
 
 _TOO_LARGE = "Unable to perform excessively large batch operation"

@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, PlanContext, Records, Refusal, raise_bug
-from reference_broker.controller.planning.brokers import cost_of, looks
-from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
+from reference_broker.controller.planning.brokers import cost_of, partition_ranges
+from reference_broker.controller.planning.partition_changes import Election, PartitionChangeBuilder, election_of
+from reference_broker.controller.write_operations import (
+    ActiveController,
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
+    raise_bug,
+)
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
 from reference_broker.ports.node_ports import NodeContext
@@ -23,20 +30,21 @@ MAX_ELECTIONS_AT_ONCE = 1000
 
 
 @dataclass(slots=True)
-class LeaderBalance:
-    """Runs on the active controller."""
+class LeaderBalancer:
+    """The periodic elections of preferred leaders, and of leaders for partitions without one, on the active
+    controller."""
 
     node: NodeContext
     config: BrokerConfig
     controller: ActiveController
-    _seen: MetadataImage | None = None
-    """The metadata at the last check that did not reach the limit."""
+    _checked: MetadataImage | None = None
+    """The metadata of the last check that covered all partitions."""
     _is_queued: bool = False
     """A change is queued, and not completed yet."""
     _timer: int | None = None
 
     def activated(self) -> None:
-        self._seen, self._is_queued = None, False
+        self._checked, self._is_queued = None, False
         self._timer = self.node.after(0, self._begin)
 
     def deactivated(self) -> None:
@@ -54,7 +62,7 @@ class LeaderBalance:
         self._timer = self.node.after(interval_us, self._check)
 
     def _check(self) -> None:
-        if not self._is_queued and not _is_same(self._seen, self.controller.latest):  # Decision leader-balance-due
+        if not self._is_queued and not _is_same(self._checked, self.controller.latest):  # Decision leader-balance-due
             self._elect(leaderless_only=False)
         self._plan_check()
 
@@ -62,18 +70,18 @@ class LeaderBalance:
         self._is_queued = True
         elections = LeaderElections(leaderless_only, self.config.auto_leader_rebalance_enable)
 
-        def completed(refusal: Refusal | None) -> None:
+        def completed(refusal: ApiError | None) -> None:
             self._is_queued = False
             if elections.checked is not None and not leaderless_only:
-                self._seen = elections.checked
+                self._checked = elections.checked
             if refusal is None and len(elections.records) >= MAX_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
-        self.controller.propose(elections, completed, raise_bug)
+        self.controller.append_write_event(elections, completed, raise_bug)
 
 
 @dataclass(slots=True)
-class LeaderElections(Change[Refusal | None]):
+class LeaderElections(ControllerWriteOperation[ApiError | None]):
     """Elections in all partitions that need one, up to the limit."""
 
     name = "balance leaders"
@@ -89,9 +97,9 @@ class LeaderElections(Change[Refusal | None]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         latest = context.latest
-        changes = PartitionChanges.of(latest)
+        changes = PartitionChangeBuilder.of(latest)
         for topic in latest.topics.values():
-            for indexes in looks(topic):
+            for indexes in partition_ranges(topic):
                 changed = list(self._elections(changes, context, topic, indexes))
                 self.records.extend(changed)
                 if context.spend(cost_of(indexes, changed)):
@@ -101,11 +109,11 @@ class LeaderElections(Change[Refusal | None]):
         self.checked = latest
         return self.records
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused
 
     def _elections(
-        self, changes: PartitionChanges, context: PlanContext, topic: TopicImage, indexes: range
+        self, changes: PartitionChangeBuilder, context: PlanContext, topic: TopicImage, indexes: range
     ) -> Iterator[PartitionChangeRecord]:
         allowed = election_of(context.latest, context.config, topic.name)
         for index in indexes:

@@ -20,7 +20,14 @@ from typing import TypeAlias
 from uuid import UUID
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import ActiveController, Change, PlanContext, Records, Refusal, raise_bug
+from reference_broker.controller.write_operations import (
+    ActiveController,
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
+    raise_bug,
+)
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -195,7 +202,7 @@ def _state(
 
 
 @dataclass(slots=True)
-class NextMetadataEpoch(Change[Refusal | None]):
+class NextMetadataEpoch(ControllerWriteOperation[ApiError | None]):
     """The record of the next metadata epoch. There is none if the feature was switched off in the meantime."""
 
     name = "metadata epoch"
@@ -209,7 +216,7 @@ class NextMetadataEpoch(Change[Refusal | None]):
             return ()
         return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=latest.metadata_epoch + 1)),)
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused
 
 
@@ -304,7 +311,7 @@ class MetadataBroadcast:
     def _write_epoch(self) -> None:
         term, self._epoch_pending = self._epoch, True
 
-        def completed(refusal: Refusal | None) -> None:
+        def completed(refusal: ApiError | None) -> None:
             """A refusal means that the disk failed or the term is over. The next term writes an epoch."""
             if term != self._epoch:  # Decision metadata-epoch-of-ended-term
                 return
@@ -312,7 +319,7 @@ class MetadataBroadcast:
             if refusal is not None:  # Decision metadata-epoch-refused
                 self._node.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
-        self._controller.propose(NextMetadataEpoch(self._sends, self._epoch), completed, raise_bug)
+        self._controller.append_write_event(NextMetadataEpoch(self._sends, self._epoch), completed, raise_bug)
 
     def _take_content(self, image: MetadataImage) -> None:
         content = Content(image.metadata_epoch, self._epoch, image, tuple(self._changed))

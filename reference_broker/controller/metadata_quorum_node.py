@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.broker_lifecycle import BrokerLifecycle, DirectoryAssignment
-from reference_broker.controller.controller import Controller, ControllerChannel
+from reference_broker.controller.broker_lifecycle import AssignmentsManager, BrokerLifecycleManager
+from reference_broker.controller.controller import NodeToControllerChannelManager, QuorumController
 from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.log.opening import note_recovery
 from reference_broker.metadata.identifiers import random_uuid, uuid_from_text, uuid_text
@@ -65,9 +65,9 @@ class MetadataQuorumNode:
     log: MetadataLog
     loader: MetadataLoader
     quorum: KafkaRaftClient
-    controller: Controller
-    lifecycle: BrokerLifecycle
-    assignment: DirectoryAssignment
+    controller: QuorumController
+    lifecycle: BrokerLifecycleManager
+    assignment: AssignmentsManager
     generator: SnapshotGenerator
     download: SnapshotDownload
     checks: SnapshotChecks
@@ -154,7 +154,7 @@ class MetadataQuorumNode:
             self._node_context("quorum"), setup.config, cluster_id, self.log, self, self.download
         )
         self.loader = MetadataLoader(self._node_context("loader"), self.log, self.store)
-        self.controller = Controller(
+        self.controller = QuorumController(
             self._node_context("controller"),
             setup.config,
             cluster_id,
@@ -162,13 +162,13 @@ class MetadataQuorumNode:
             self.quorum,
             setup.random_for(PLACEMENT),
         )
-        channel = ControllerChannel(self._node_context("channel"), setup.config, self.controller)
-        self.lifecycle = BrokerLifecycle(
+        channel = NodeToControllerChannelManager(self._node_context("channel"), setup.config, self.controller)
+        self.lifecycle = BrokerLifecycleManager(
             self._node_context("lifecycle"), setup.config, self.identity, setup.endpoints, channel
         )
         self.controller.own_broker = Incarnation(setup.node_id, self.lifecycle.incarnation_id)
         directory = uuid_from_text(self.identity.directory_id)
-        self.assignment = DirectoryAssignment(self._node_context("directories"), self.lifecycle, directory)
+        self.assignment = AssignmentsManager(self._node_context("directories"), self.lifecycle, directory)
         self.controller.on_activated = self._activated
         metrics = SnapshotMetrics(setup.ports, self.store, setup.metrics)
         self.generator = SnapshotGenerator(self._node_context("snapshots"), setup.config, self.store, self.log, metrics)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.controller.changes import Records
+from reference_broker.controller.write_operations import Records
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import NO_LEADER, PartitionImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, encode

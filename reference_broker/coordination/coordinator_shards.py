@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
+from reference_broker.log.partition_log import OffsetOutOfRange, UnifiedLog
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports, later
@@ -106,7 +106,7 @@ class Loading:
             where = ("partition", self.shard.led.log.directory)
             self.ports.note("coordinator_loaded_in_part", where, ("skipped", self.skipped))
 
-    def _records(self, log: PartitionLog) -> Iterator[tuple[BatchHeader, Record] | None]:
+    def _records(self, log: UnifiedLog) -> Iterator[tuple[BatchHeader, Record] | None]:
         """Yield each record, and None after each chunk. Ends early once another node leads the partition, since its
         files may be gone. Raise InvalidRecords and DiskError where the log cannot be read on."""
         offset = log.log_start_offset

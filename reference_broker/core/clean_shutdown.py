@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
@@ -58,7 +58,7 @@ def write_mark(disk: Disk, broker_epoch: int) -> str:
 
 
 def sync_and_mark(
-    ports: Ports, disk: Disk, logs: Callable[[], Iterable[PartitionLog]], broker_epoch: int, done: Callable[[], None]
+    ports: Ports, disk: Disk, logs: Callable[[], Iterable[UnifiedLog]], broker_epoch: int, done: Callable[[], None]
 ) -> None:
     """Make all ``logs()`` durable, then write the mark with ``broker_epoch``, then call ``done``.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reference_broker.apis.broker import Broker
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, Sliced, run_slices
@@ -18,7 +18,7 @@ class Housekeeping:
     """The periodic work of a broker. Each piece repeats after its interval."""
 
     broker: Broker
-    other_logs: Callable[[], Iterable[PartitionLog]]
+    other_logs: Callable[[], Iterable[UnifiedLog]]
     """Returns the logs of replicas that are not led here. The leader's log start deletes their records."""
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Housekeeping:
         if log.local_log_start_offset != start:
             partition.changed()
 
-    def _shorten(self, log: PartitionLog) -> None:
+    def _shorten(self, log: UnifiedLog) -> None:
         """Delete what is in the remote tier from a follower's log. The log start offset comes from its leader."""
         try:
             log.enforce_retention(self.broker.now)
@@ -97,6 +97,6 @@ class Housekeeping:
             yield
         broker.ports.sync(tuple(paths), nobody_waits)
 
-    def _logs(self) -> list[PartitionLog]:
+    def _logs(self) -> list[UnifiedLog]:
         led = [partition.log for partition in self.broker.partitions.by_name.values() if not partition.is_removed]
         return [*led, *self.other_logs()]

@@ -9,7 +9,7 @@ from functools import partial
 
 from reference_broker.apis.broker import Broker
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, CleaningFailed, Overtaken, Step, Steps, cleanable
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metrics.metrics import Metrics
@@ -83,7 +83,7 @@ class CleanerMetrics:
 @dataclass(slots=True)
 class _Job:
     key: Key
-    log: PartitionLog
+    log: UnifiedLog
     cleaning: Cleaning
     steps: Steps
     began_us: int
@@ -96,18 +96,18 @@ class LogCleaner:
     """Cleans the dirtiest compacted log that is due, one at a time."""
 
     broker: Broker
-    log_of: Callable[[Key], PartitionLog | None]
+    log_of: Callable[[Key], UnifiedLog | None]
     """Returns the log of this node's replica, or None once it has none."""
     topics: CompactedTopics = field(init=False)
     metrics: CleanerMetrics = field(init=False)
     halted: bool = False
     """Whether no pass begins or finishes any more."""
-    uncleanable: dict[Key, PartitionLog] = field(default_factory=dict)
+    uncleanable: dict[Key, UnifiedLog] = field(default_factory=dict)
     """Damaged logs, which are skipped until the next start."""
-    set_back: dict[Key, PartitionLog] = field(default_factory=dict)
+    set_back: dict[Key, UnifiedLog] = field(default_factory=dict)
     """Logs whose last pass failed or was abandoned, the oldest first. Other logs that are due come before them."""
     _job: _Job | None = None
-    _best: tuple[Key, PartitionLog] | None = None
+    _best: tuple[Key, UnifiedLog] | None = None
     _best_rank: tuple[int, int] = (0, 0)
     _last_run_us: int = 0
 
@@ -152,7 +152,7 @@ class LogCleaner:
         self.metrics.max_dirty_percent.value = 0
         run_slices(self.broker.ports, self._choose(), self._chosen)
 
-    def _forget_gone(self, logs: dict[Key, PartitionLog]) -> None:
+    def _forget_gone(self, logs: dict[Key, UnifiedLog]) -> None:
         """Remove logs that are gone. There are few: those that failed."""
         for key in [key for key, log in logs.items() if self.log_of(key) is not log]:
             del logs[key]
@@ -165,7 +165,7 @@ class LogCleaner:
             if number % HOUSEKEPT_PARTITIONS_PER_SLICE == 0:
                 yield
 
-    def _consider(self, key: Key, log: PartitionLog) -> None:
+    def _consider(self, key: Key, log: UnifiedLog) -> None:
         part = cleanable(log, self.broker.now)
         if part is None:
             return

@@ -40,7 +40,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import client_id_of, is_registered_node
@@ -53,7 +53,7 @@ from reference_broker.ports.slicing import run_slices
 from reference_broker.quorum.metadata_log import TruncationBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
-from reference_broker.replication.partition_publisher import PartitionPublisher
+from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -150,7 +150,7 @@ class Node:
         advertised = tuple(endpoints) or (Endpoint(host, port),)
         self.broker = build_broker(ports, node_id, config, disk, seed, advertised, self._serve_locally)
         self._dispatcher = Dispatcher(self.broker)
-        self._publisher = PartitionPublisher(
+        self._publisher = BrokerMetadataPublisher(
             node_id,
             config,
             disk,
@@ -258,15 +258,16 @@ class Node:
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
         self._last_end = read_mark(self.broker.disk)
-        run_slices(self.broker.ports, self.broker.quorum_node.load(self._last_end.clean), self._loaded)
+        run_slices(self.broker.ports, self.broker.quorum_node.load(self._last_end.clean), self._metadata_loaded)
 
-    def _loaded(self) -> None:
+    def _metadata_loaded(self) -> None:
         """Remove the mark of the last clean shutdown: the directory is this node's, and can be read. A start that was
         refused, or is to stop, leaves the mark."""
         if not self._stopping:
-            remove_mark(self.broker.ports, self.broker.disk, self._take_part)
+            remove_mark(self.broker.ports, self.broker.disk, self._join_quorum)
 
-    def _take_part(self) -> None:
+    def _join_quorum(self) -> None:
+        """Subscribe the parts of the broker to new images, and take part in the quorum."""
         if self._stopping:
             return
         quorum_node = self.broker.quorum_node
@@ -278,10 +279,10 @@ class Node:
         if self.broker.remote_log is not None:
             quorum_node.loader.subscribe(self.broker.remote_log.image_changed)
         quorum_node.loader.subscribe(self._cleaner.topics.image_changed)
-        quorum_node.loader.subscribe(lambda _, image: self._image_changed(image))
+        quorum_node.loader.subscribe(lambda _, image: self._continue_start(image))
         quorum_node.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
-        self._publisher.on_caught_up = lambda: self._image_changed(quorum_node.loader.image)
-        quorum_node.lifecycle.on_registered = lambda: self._image_changed(quorum_node.loader.image)
+        self._publisher.on_caught_up = lambda: self._continue_start(quorum_node.loader.image)
+        quorum_node.lifecycle.on_registered = lambda: self._continue_start(quorum_node.loader.image)
         quorum_node.controller.serve_locally = self._serve_locally
         quorum_node.controller.on_bug = self._change_failed
         self.listening = True
@@ -303,10 +304,12 @@ class Node:
             if self.broker.remote_log is not None:
                 self.broker.remote_log.settings_changed(config)
 
-    def _image_changed(self, image: MetadataImage) -> None:
-        """Continue the start.
+    def _continue_start(self, image: MetadataImage) -> None:
+        """Take the next step of the start, if it is due.
 
-        A registered node opens its partitions. A node that is unfenced and leads what it is to lead serves clients.
+        A node that is registered opens its partitions. A node that is unfenced, and whose partitions have the roles of
+        the newest image, serves clients. Called for each image, at the registration, and when the publisher has caught
+        up.
         """
         if self.ready or self._stopping:
             return
@@ -318,16 +321,18 @@ class Node:
             self.broker.replication.start()
             high_watermarks = read_high_watermarks(self.broker.disk)
             opening = self._publisher.start(image, self._last_end.clean, high_watermarks)
-            run_slices(self.broker.ports, opening, self._logs_are_open)
+            run_slices(self.broker.ports, opening, self._report_lost_replicas)
         elif lifecycle.is_unfenced and not self._publisher.is_behind:  # Decision node-ready
-            self._opened_all()
+            self._serve_clients()
 
-    def _logs_are_open(self) -> None:
-        """Report lost replicas to the controller, before the broker leads anything."""
+    def _report_lost_replicas(self) -> None:
+        """Report lost replicas to the controller. Only then the broker may be unfenced, so that it leads none of
+        them."""
         quorum_node = self.broker.quorum_node
         quorum_node.assignment.report(self._publisher.misplaced(), quorum_node.lifecycle.want_unfenced)
 
-    def _opened_all(self) -> None:
+    def _serve_clients(self) -> None:
+        """End the start, and begin the periodic work of the broker."""
         self.ready = True
         self._housekeeping.start()
         self._cleaner.start()
@@ -451,7 +456,7 @@ class Node:
         """Compact the log of a replica here, in an event. ``ended`` is called with why not, or with an empty string."""
         self._cleaner.clean_now((topic_id, index), ended)
 
-    def logs(self) -> Iterator[PartitionLog]:
+    def logs(self) -> Iterator[UnifiedLog]:
         """Yield the logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
         yield from self._publisher.logs_not_led()

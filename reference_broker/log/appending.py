@@ -1,4 +1,4 @@
-"""Validates, numbers and patches the batches of an append. ``PartitionLog`` writes them to the disk.
+"""Validates, numbers and patches the batches of an append. ``UnifiedLog`` writes them to the disk.
 
 This is the hot path of a produce: no record is decoded and no byte of a payload is copied, unless the topic requires
 keys or has a codec of its own.

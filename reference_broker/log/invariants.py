@@ -1,7 +1,7 @@
 """Invariants of a log's state. Each check gets values, and raises AssertionError with a sentence.
 
 Cheap assertions are where the state changes, and run in production. The checks in this file walk over everything that
-a log has in memory. ``PartitionLog.check_invariants`` runs them all. The simulator calls it after each event for the
+a log has in memory. ``UnifiedLog.check_invariants`` runs them all. The simulator calls it after each event for the
 logs that the event touched. Tests call it too, production does not.
 """
 
@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 from operator import lt
 
 from reference_broker.log.durability import Durability
-from reference_broker.log.leader_epochs import LeaderEpochs
+from reference_broker.log.leader_epochs import LeaderEpochFileCache
 from reference_broker.log.producer_state import REMEMBERED_BATCHES, ProducerStateEntry, ProducerStateManager
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
@@ -92,7 +92,7 @@ def check_durability(durability: Durability, durable_end: int, cleaned_offset: i
     )
 
 
-def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> None:
+def check_epochs(epochs: LeaderEpochFileCache, log_start_offset: int, log_end_offset: int) -> None:
     """Check that epochs and their start offsets rise. An epoch may start at the log end offset, because its leader may
     have written nothing yet."""
     assert len(epochs.epochs) == len(epochs.starts), "each epoch has one start offset"

@@ -15,7 +15,7 @@ FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED = -1
 
 
-class LeaderEpochs:
+class LeaderEpochFileCache:
     """The epoch ``epochs[i]`` began at offset ``starts[i]``. Both lists rise strictly. ``saved`` says that the file has
     the same content."""
 

@@ -1,7 +1,7 @@
 """The files of one log: writing, rolling, deleting, syncing (Kafka's LocalLog).
 
 ``LogFiles`` writes batches, rolls segments, deletes old ones, and knows what a sync must cover. The offsets of the log
-and its producers belong to ``PartitionLog``, which passes their values.
+and its producers belong to ``UnifiedLog``, which passes their values.
 """
 
 from collections.abc import Sequence

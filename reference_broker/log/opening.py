@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.recovery import Recovery
 from reference_broker.ports.disk import Disk
@@ -11,7 +11,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced
 
 
-def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
+def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[UnifiedLog]:
     """Open a partition's log. Raise DiskError.
 
     After a ``clean`` shutdown bytes and index files are trusted. Otherwise segments from the recovery point on are read
@@ -25,20 +25,20 @@ def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: boo
         except LogDamaged as failure:
             set_aside(disk, directory, failure.damage, recovery.checkpoints.durable_end)
         else:
-            return PartitionLog.of(config, recovered, now)
+            return UnifiedLog.of(config, recovered, now)
 
 
-def open_undamaged_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
+def open_undamaged_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[UnifiedLog]:
     """Do what ``open_log`` does, but raise LogDamaged and leave the files as they are."""
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
-    return PartitionLog.of(config, recovered, now)
+    return UnifiedLog.of(config, recovered, now)
 
 
 class Notes(Protocol):
     def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
 
 
-def note_recovery(log: PartitionLog, note: Notes) -> None:
+def note_recovery(log: UnifiedLog, note: Notes) -> None:
     for cut in log.recovered.cuts:
         note(
             "log_cut", ("file", cut.path), ("position", cut.position), ("bytes", cut.size_bytes), ("offset", cut.offset)

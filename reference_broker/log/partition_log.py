@@ -51,9 +51,9 @@ __all__ = [
     "FoundOffset",
     "MovedToRemote",
     "OffsetOutOfRange",
-    "PartitionLog",
     "RecordsRefused",
     "UnexpectedOffset",
+    "UnifiedLog",
 ]
 
 
@@ -62,7 +62,7 @@ MAX_LEADER_EPOCH = 2**31 - 1
 _begin = attrgetter("first_offset")
 
 
-class PartitionLog:
+class UnifiedLog:
     """One partition's log. ``open_log`` (``opening.py``) opens one.
 
     Between ``log_start_offset`` and ``local_log_start_offset``, records are in the remote tier only. Without such
@@ -113,16 +113,17 @@ class PartitionLog:
         self.log_start_offset = min(recovered.log_start_offset, self.log_end_offset)
         self.local_log_start_offset = self.high_watermark = min(recovered.local_start_offset, self.log_end_offset)
         self.copied_end_offset = 0
-        """Every record below it is listed in the remote tier, which reports that; a start does not know it."""
+        """Every record below it is in a listed remote segment, as far as the remote log manager has found. 0 at a
+        start."""
         self.cleaned_offset = recovered.cleaned_offset
-        """As in its file. Below it, only the newest record of each key remains."""
+        """The cleaner checkpoint: below it, only the newest record of each key remains."""
         self.horizon = recovered.horizon
-        """Below which offset tombstones may be gone."""
+        """The offset below which tombstones may be gone (H-1)."""
         self.verification = VerificationStates()
         self.config = config
 
     @classmethod
-    def of(cls, config: LogConfig, recovered: Recovered, now: Now) -> "PartitionLog":
+    def of(cls, config: LogConfig, recovered: Recovered, now: Now) -> "UnifiedLog":
         """Build the log from what was recovered, and repair on the disk what a crash left behind. Raise
         DiskError."""
         log = cls(config, recovered)

@@ -54,7 +54,7 @@ class MovedToRemote(Exception):  # noqa: N818 - says what was found
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Return whole batches, from the one that contains ``offset`` up to ``end_offset``. Both offsets are inside the
-    log. See ``PartitionLog.read`` for the limits."""
+    log. See ``UnifiedLog.read`` for the limits."""
     segment = segments.items[-1]
     if offset < segment.base_offset:  # A reader in the active segment, as most are, needs no search.
         at = segments.index_of(offset)

@@ -13,7 +13,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import Durability
 from reference_broker.log.indexes import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_SUFFIX
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
-from reference_broker.log.leader_epochs import LeaderEpochs
+from reference_broker.log.leader_epochs import LeaderEpochFileCache
 from reference_broker.log.producer_replay import index_again, replay
 from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decode_snapshot, offset_of
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
@@ -79,7 +79,7 @@ class Recovered:
     """The parts that a log is built from."""
 
     segments: Segments
-    epochs: LeaderEpochs
+    epochs: LeaderEpochFileCache
     producers: ProducerStateManager
     checkpoints: OffsetCheckpoints
     log_start_offset: int
@@ -105,7 +105,9 @@ class Recovery:
         self.report = RecoveryReport()
         self.durability = Durability()
         self.segments = Segments(disk, directory, self.durability)
-        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.note_changed)
+        self.epochs = LeaderEpochFileCache(
+            Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.note_changed
+        )
         self.checkpoints = OffsetCheckpoints(disk, directory)
         self.horizon = TombstoneHorizon(disk, directory)
         self.producers = ProducerStateManager.of(config, now.wall_ms)

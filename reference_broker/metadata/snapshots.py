@@ -32,9 +32,10 @@ from reference_broker.metadata.records import (
     encode,
 )
 from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.coroutines import Wait, pause, result_of, run_coroutine
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import NodeContext, Ports
-from reference_broker.ports.slicing import SNAPSHOT_RECORDS_PER_SLICE, Sliced, run_slices
+from reference_broker.ports.slicing import SNAPSHOT_RECORDS_PER_SLICE, Sliced
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.snapshots.format import (
@@ -129,8 +130,8 @@ def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
     return OffsetAndEpoch(image.provenance.offset + 1, image.provenance.epoch)
 
 
-def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
-    """Write one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not synced.
+def write_snapshot(disk: Disk, image: MetadataImage) -> Sliced[None]:
+    """Write one batch in each slice, and the footer in the last one. Then ``made_path`` is complete, but not synced.
 
     The image never changes, so records that are committed meanwhile do not get into it. Raise DiskError; the caller
     must then delete the file.
@@ -282,52 +283,48 @@ class SnapshotGenerator:
     def _start(self, image: MetadataImage) -> None:
         snapshot = snapshot_id(image)
         self._making = snapshot
-        made_of_bytes, self._pending_bytes = self._pending_bytes, 0
+        record_bytes, self._pending_bytes = self._pending_bytes, 0
         self._last_us = self._node.now_us
         self._note("snapshot_started", snapshot)
-        writing = self._write(_Attempt(snapshot, self._last_us, made_of_bytes), image)
-        self._node.after(0, lambda: run_slices(self._node.ports, writing))
+        run_coroutine(self._make(_Attempt(snapshot, self._last_us, record_bytes), image))
 
-    def _write(self, attempt: "_Attempt", image: MetadataImage) -> Sliced[None]:
+    async def _make(self, attempt: "_Attempt", image: MetadataImage) -> None:
+        """Write the snapshot, sync it, rename it and sync its name. Then add it, so that the log before it may be
+        deleted. It is dropped if a newer one has come from the leader meanwhile."""
+        disk, store, snapshot = self._node.disk, self._store, attempt.id
+        await pause(self._node.ports, 0)
         try:  # Decision snapshot-written
-            yield from write_snapshot(self._node.disk, image)
+            await result_of(self._node.ports, write_snapshot(disk, image))
         except DiskError as error:
             self._failed(attempt, error)
-        else:
-            self._written(attempt)
-
-    def _written(self, attempt: "_Attempt") -> None:
-        path = made_path(attempt.id)
-        size = self._node.disk.size(path)
-        self._note("snapshot_written", attempt.id, ("bytes", size))
-        self._node.ports.sync((path,), lambda: self._synced(attempt))
-
-    def _synced(self, attempt: "_Attempt") -> None:
-        """Rename the snapshot, unless a newer one has come from the leader meanwhile."""
-        snapshot = attempt.id
+            return
+        made = made_path(snapshot)
+        self._note("snapshot_written", snapshot, ("bytes", disk.size(made)))
+        await self._sync_bytes(made)
         try:
-            if self._is_new(snapshot):  # Decision written-snapshot-new
-                path = self._store.name(snapshot, made_path(snapshot))
+            if not self._is_new(snapshot):  # Decision written-snapshot-new
+                disk.delete(made)
+            else:
+                path = store.name(snapshot, made)
                 self._note("snapshot_renamed", snapshot)
-                self._node.ports.sync((path,), lambda: self._named(attempt))
-            else:
-                self._node.disk.delete(made_path(snapshot))
-                self._finished()
-        except DiskError as error:
-            self._failed(attempt, error)
-
-    def _named(self, attempt: "_Attempt") -> None:
-        """Add the snapshot, whose name is synced, so that the log before it may be deleted."""
-        try:
-            if self._is_new(attempt.id):
-                self._store.add(attempt.id)
-                self._metrics.generated(self._node.now_us - attempt.started_us)
-            else:
-                self._node.disk.delete(self._store.path(attempt.id))
+                await self._sync_name(path)
+                if self._is_new(snapshot):
+                    store.add(snapshot)
+                    self._metrics.generated(self._node.now_us - attempt.started_us)
+                else:
+                    disk.delete(path)
         except DiskError as error:
             self._failed(attempt, error)
             return
         self._finished()
+
+    async def _sync_bytes(self, path: str) -> None:
+        """Wait until the snapshot's bytes are durable, so that it may be renamed."""
+        await Wait[None](lambda resume: self._node.ports.sync((path,), lambda: resume(None)))
+
+    async def _sync_name(self, path: str) -> None:
+        """Wait until the snapshot's name is durable, so that the log before it may be deleted."""
+        await Wait[None](lambda resume: self._node.ports.sync((path,), lambda: resume(None)))
 
     def _finished(self) -> None:
         self._making = None

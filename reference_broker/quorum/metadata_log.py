@@ -15,7 +15,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.opening import open_undamaged_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now, Ports
@@ -36,7 +36,7 @@ class LogSync:
     So each sync is noted beside the log, and a start never truncates below a noted end.
     """
 
-    _log: PartitionLog
+    _log: UnifiedLog
     _ports: Ports
     in_flight: list[Callable[[], None]] | None = None
     """The callbacks of the sync in flight, or None if there is none."""
@@ -131,7 +131,7 @@ VALID = Valid()
 class MetadataLog:
     """The log of ``__cluster_metadata``. Each append is one batch, which is written whole or not at all (T-5)."""
 
-    log: PartitionLog
+    log: UnifiedLog
     """Its high watermark is that of the quorum, as far as this node knows it."""
     snapshots: Snapshots
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.checkpoints import encoded_rows
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot
 from reference_broker.log.producer_state import SnapshotDamaged, decode_snapshot
 from reference_broker.log.retention import TierableSegment
@@ -32,8 +32,8 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import (
     LeaderEpochStarts,
-    RemoteSegment,
-    SegmentState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
     lineage_of,
     update_of,
 )
@@ -79,7 +79,7 @@ ENDED: Final = (CopyStage.FINISHED, CopyStage.FAILED, CopyStage.ABANDONED)
 class LogSegmentData:
     """The data of a segment that a copy stores (Kafka's LogSegmentData)."""
 
-    segment: RemoteSegment
+    segment: RemoteLogSegmentMetadata
     """As in COPY_SEGMENT_STARTED."""
     objects: tuple[Put | PutFile, ...]
     """In the order in which they are stored."""
@@ -104,7 +104,7 @@ class SegmentCopy:
     """The reason why it failed."""
 
     @property
-    def segment(self) -> RemoteSegment:
+    def segment(self) -> RemoteLogSegmentMetadata:
         """The remote segment, once its data is collected."""
         assert self.data is not None, "the data is not collected yet"
         return self.data.segment
@@ -274,7 +274,7 @@ class Copier:
                     copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
                 )
             case CopyStage.WRITING_COPY_FINISHED:
-                finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
+                finished, wall_ms = RemoteLogSegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
                 update = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
                 context.metadata.write(update, partial(self._written, copy))
             case CopyStage.FINISHED:
@@ -369,7 +369,7 @@ class CopiedEnd:
     ``advance_unfenced``.
     """
 
-    log: PartitionLog
+    log: UnifiedLog
     metadata: RemoteLogMetadata
     topic_id: bytes
     index: int
@@ -434,7 +434,7 @@ def collect_segment_data(
     epochs = epochs_between(lineage, start_offset, local.next_offset)
     if not epochs or epochs[0][1] > start_offset:
         raise EpochsUnknown(f"no leader epoch is known at offset {start_offset}")
-    segment = RemoteSegment(
+    segment = RemoteLogSegmentMetadata(
         topic_id=partition.topic_id,
         topic=partition.topic,
         partition=partition.index,
@@ -479,7 +479,7 @@ def epochs_between(lineage: LeaderEpochStarts, offset: int, end_offset: int) -> 
     )
 
 
-def _whole_snapshot(log: PartitionLog, offset: int) -> bytes | None:
+def _whole_snapshot(log: UnifiedLog, offset: int) -> bytes | None:
     """Return the producer snapshot before an offset, or None if it is missing or damaged (P-12)."""
     snapshots = log.segments.snapshots
     if offset not in snapshots.offsets:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from reference_broker.ports.node_ports import StorePorts
-from reference_broker.remote_log.metadata.events import SegmentState, SegmentUpdate
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -64,7 +64,7 @@ class LeaderEpochFencing:
             return
         partition, written_in = self._partition, self._now
         self._in_flight, self._waiting = self._waiting, []
-        event = SegmentUpdate(
+        event = RemoteLogSegmentMetadataUpdate(
             topic_id=partition.topic_id,
             topic=partition.topic,
             partition=partition.index,
@@ -72,7 +72,7 @@ class LeaderEpochFencing:
             broker_id=self._node_id,
             event_timestamp_ms=self._ports.now().wall_ms,
             uploader_epoch=partition.leader_epoch,
-            state=SegmentState.DELETE_SEGMENT_STARTED,
+            state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
         )
 
         def read_back(error: Error) -> None:

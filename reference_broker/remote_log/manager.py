@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import Slots
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
@@ -35,7 +35,7 @@ class _Replica:
     """A replica of this node."""
 
     topic: str
-    log: PartitionLog
+    log: UnifiedLog
     copied_end: CopiedEnd
     led: "_Led | None" = None
     """Set while this node leads the partition."""
@@ -161,7 +161,7 @@ class RemoteLogManager:
         if partition.is_topic_deleted:
             self._drop(key)
 
-    def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+    def follows(self, topic: TopicImage, index: int, log: UnifiedLog) -> None:
         replica = self._replica(topic.name, topic.topic_id, index, log)
         replica.is_followed, replica.leader_epoch = True, topic.partitions[index].leader_epoch
         self._check((topic.topic_id, index), replica)
@@ -177,7 +177,7 @@ class RemoteLogManager:
         if replica is not None:
             self._check((partition.topic_id, partition.index), replica)
 
-    def _replica(self, topic: str, topic_id: bytes, index: int, log: PartitionLog) -> _Replica:
+    def _replica(self, topic: str, topic_id: bytes, index: int, log: UnifiedLog) -> _Replica:
         key = topic_id, index
         replica = self._replicas.get(key)
         if replica is None or replica.log is not log:

@@ -10,7 +10,7 @@ committed. A clean end writes theirs, too: then a log whose directory is gone at
 from collections.abc import Callable, Mapping
 
 from reference_broker.log.checkpoints import Checkpoint
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Ports, later
 
@@ -30,7 +30,7 @@ def read_high_watermarks(disk: Disk) -> Mapping[tuple[str, int], int]:
     return high_watermarks
 
 
-class HighWatermarks:
+class HighWatermarkCheckpoints:
     """Writes the file.
 
     ``moved`` and ``forget`` cost one lookup. A write costs what moved plus one join of all rows.
@@ -44,19 +44,19 @@ class HighWatermarks:
             f"{topic}-{index}": f"{topic} {index} {offset}"
             for (topic, index), offset in read_high_watermarks(disk).items()
         }
-        self._moved: dict[PartitionLog, None] = {}
-        self._only_replicas: dict[PartitionLog, None] = {}
+        self._moved: dict[UnifiedLog, None] = {}
+        self._only_replicas: dict[UnifiedLog, None] = {}
         self._is_stale = False
         """The file has a row that must be removed, since a new topic of the same name must not find it."""
         self._timer: int | None = None
 
-    def moved(self, log: PartitionLog) -> None:
+    def moved(self, log: UnifiedLog) -> None:
         """Note that the log's high watermark moved, for the next write of the file."""
         self._moved[log] = None
         if self._timer is None:
             self._plan(self._interval_ms)
 
-    def leads_only_replica(self, log: PartitionLog) -> None:
+    def leads_only_replica(self, log: UnifiedLog) -> None:
         """Note that the log is the only replica of its partition, so that only ``write_last`` writes its row."""
         self._only_replicas[log] = None
 
@@ -65,7 +65,7 @@ class HighWatermarks:
         self._moved.update((log, None) for log in self._only_replicas if log.high_watermark > 0)
         self.write()
 
-    def forget(self, log: PartitionLog) -> None:
+    def forget(self, log: UnifiedLog) -> None:
         """Drop the row of a log whose partition is deleted, or no longer has a replica here."""
         self._moved.pop(log, None)
         self._only_replicas.pop(log, None)

@@ -41,7 +41,7 @@ def no_note(_: str, *fields: tuple[str, int | str]) -> None:
 
 @dataclass(slots=True)
 class PartitionDirectories:
-    """``later``, ``sync`` and ``note`` are those of ``PartitionPublisher``."""
+    """``later``, ``sync`` and ``note`` are those of ``BrokerMetadataPublisher``."""
 
     _disk: Disk
     _later: Callable[[Callable[[], None]], object]

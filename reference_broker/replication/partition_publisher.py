@@ -24,7 +24,7 @@ from reference_broker.configuration.setting import WITHOUT_EFFECT
 from reference_broker.log.checkpoints import PARTITION_METADATA_FILE, is_damaged_copy, read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import note_recovery, open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
@@ -65,9 +65,8 @@ NONE_KNOWN: Mapping[tuple[str, int], int] = {}
 
 
 @dataclass(slots=True)
-class PartitionPublisher:
-    """``later(step)`` runs ``step`` soon, in a separate event. ``now()`` is the time of the event being handled.
-    ``sync(paths, done)`` is ``Ports.sync``."""
+class BrokerMetadataPublisher:
+    """Opens, leads, follows, reconfigures and closes the replicas of a node as the metadata images say."""
 
     node_id: int
     config: BrokerConfig
@@ -75,21 +74,24 @@ class PartitionPublisher:
     partitions: Partitions
     roles: PartitionRoles
     now: Callable[[], Now]
+    """Returns the time of the event being handled."""
     later: Callable[[Callable[[], None]], object]
+    """Calls a function in a separate event, as soon as possible."""
     sync: Callable[[tuple[str, ...], Callable[[], None]], None]
+    """``Ports.sync``."""
     note: Callable[..., None] = no_note
     on_caught_up: Callable[[], None] = lambda: None
     """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)
     """Counts this node's replicas, led or not."""
-    _logs_not_led: dict[tuple[bytes, int], PartitionLog] = field(default_factory=dict)
+    _logs_not_led: dict[tuple[bytes, int], UnifiedLog] = field(default_factory=dict)
     """The logs of replicas that this node does not lead."""
     _published: deque[tuple[MetadataDelta, MetadataImage]] = field(default_factory=deque)
     """Publications that were not carried out yet."""
     _work: Sliced[None] | None = None
     """The running start or publication. Later publications wait for it."""
     _changes: Budget = field(default_factory=lambda: Budget(PUBLISHED_CHANGES_PER_SLICE))
-    _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
+    _misplaced: list[tuple[tuple[bytes, int], UnifiedLog]] = field(default_factory=list)
     """The replicas whose directory must be reported to the controller. They were found at the start."""
     _directories: PartitionDirectories = field(init=False)
     _live: LiveConfig = field(init=False)
@@ -150,7 +152,7 @@ class PartitionPublisher:
             yield
         yield from self._carry_out_all()
 
-    def _is_misplaced(self, state: PartitionImage, log: PartitionLog) -> bool:
+    def _is_misplaced(self, state: PartitionImage, log: UnifiedLog) -> bool:
         """Whether the replica's directory must be reported to the controller.
 
         A lost replica is whole again only where its quarantine was. A log that was never in quarantine is another one:
@@ -184,7 +186,7 @@ class PartitionPublisher:
         """Whether publications wait to be carried out."""
         return self._work is not None
 
-    def logs_not_led(self) -> Iterable[PartitionLog]:
+    def logs_not_led(self) -> Iterable[UnifiedLog]:
         """Return the logs of this node's replicas that it does not lead."""
         return self._logs_not_led.values()
 
@@ -256,20 +258,18 @@ class PartitionPublisher:
             if self._changes.spend():
                 yield
 
-    def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
+    def log_of(self, key: tuple[bytes, int]) -> UnifiedLog | None:
         """The log of this node's replica, by topic ID and index; None if it has none."""
         partition = self.partitions.by_id.get(key)
         return self._logs_not_led.get(key) if partition is None else partition.log
 
-    def _new_log(self, topic: TopicImage, index: int, log_config: LogConfig) -> PartitionLog:
+    def _new_log(self, topic: TopicImage, index: int, log_config: LogConfig) -> UnifiedLog:
         log = run_to_end(open_log(self.disk, self._directory(topic, index), log_config, self.now(), True))
         log.topic_id = topic.topic_id
         note_recovery(log, self.note)
         return log
 
-    def _apply_role(
-        self, topic: TopicImage, index: int, log: PartitionLog, before: PartitionImage | None = None
-    ) -> None:
+    def _apply_role(self, topic: TopicImage, index: int, log: UnifiedLog, before: PartitionImage | None = None) -> None:
         """Give this node's replica the role that the image says. ``before`` is the state before that, if there was
         one."""
         state, key = topic.partitions[index], (topic.topic_id, index)
@@ -311,7 +311,7 @@ class PartitionPublisher:
         was_lost = before is not None and directory_of_replica(before, self.node_id) == LOST_DIRECTORY
         return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
-    def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
+    def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: UnifiedLog) -> None:
         """Lead the replica, or apply its newer state."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch  # Decision led-epoch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.replication.leader.replicas import Followers
 
@@ -32,7 +32,7 @@ class Partition:
     topic_id: bytes
     index: int
     leader_epoch: int
-    log: PartitionLog
+    log: UnifiedLog
     is_removed: bool = False
     """True once this node no longer leads it, or no longer follows it."""
     is_topic_deleted: bool = False
@@ -100,9 +100,7 @@ class Partitions:
         for watcher in waiting:
             watcher.partition_changed(partition)
 
-    def follow(
-        self, topic: str, topic_id: bytes, index: int, log: PartitionLog, leader: int, leader_epoch: int
-    ) -> None:
+    def follow(self, topic: str, topic_id: bytes, index: int, log: UnifiedLog, leader: int, leader_epoch: int) -> None:
         """Register that this node follows ``leader`` in this epoch from now on. ``leader`` is -1 if there is none."""
         followed = self.followed.get((topic_id, index))
         if followed is None:
@@ -158,7 +156,7 @@ class LeadershipListener(Protocol):
 class ReplicaListener(LeadershipListener, Protocol):
     """Is called for all replicas of this node, including those that it does not lead, after replication."""
 
-    def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+    def follows(self, topic: TopicImage, index: int, log: UnifiedLog) -> None:
         """The replica follows another node. Repeated with each newer state of the partition."""
         ...
 
@@ -190,7 +188,7 @@ class PartitionRoles(Protocol):
         """
         ...
 
-    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: UnifiedLog) -> None:
         """The replica follows ``state.leader``, which is another node."""
         ...
 
@@ -205,7 +203,7 @@ class PartitionRoles(Protocol):
         """Called when this node leads ``partition`` and the settings of its log changed."""
         ...
 
-    def forgets(self, log: PartitionLog) -> None:
+    def forgets(self, log: UnifiedLog) -> None:
         """The high watermark that was known for this log does not hold any more.
 
         Either the replica is gone with its files, after ``stops_following``, or the log was found shorter than that

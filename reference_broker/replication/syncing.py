@@ -8,23 +8,23 @@ from functools import partial
 
 from reference_broker.log.config import UNBOUNDED
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.replication.partitions import Partition
 
 
-def must_sync(log: PartitionLog) -> bool:
+def must_sync(log: UnifiedLog) -> bool:
     """Whether the log has reached ``flush.messages`` (log.flush.interval.messages) unsynced records."""
     return log.config.flush_messages < UNBOUNDED and log.appended_since_sync >= log.config.flush_messages
 
 
-def leader_end(log: PartitionLog) -> int:
+def leader_end(log: UnifiedLog) -> int:
     """Return how far the leader's own log counts for the high watermark: up to its end or, where ``flush.messages``
     requires a sync, as far as it is durable, since records that were read must survive a power loss."""
     return log.synced_offset if must_sync(log) else log.log_end_offset  # Decision leader-end
 
 
-def advance_only_replica(log: PartitionLog) -> bool:
+def advance_only_replica(log: UnifiedLog) -> bool:
     """Move the high watermark of a partition with one replica: it waits for no other. Return whether it moved.
 
     Call this after an append, a sync and a change of settings, as ``Leaders`` advances partitions with several
@@ -32,7 +32,7 @@ def advance_only_replica(log: PartitionLog) -> bool:
     return log.advance_high_watermark(leader_end(log))
 
 
-def sync_then(ports: Ports, logs: Sequence[PartitionLog], done: Callable[[], None]) -> None:
+def sync_then(ports: Ports, logs: Sequence[UnifiedLog], done: Callable[[], None]) -> None:
     """Call ``done`` when everything appended so far to ``logs`` is synced."""
     points = [(log, log.sync_point()) for log in logs]
     ports.sync(tuple(path for _, point in points for path in point.paths), partial(_synced, points, done))
@@ -79,7 +79,7 @@ def nobody_waits() -> None:
     """The completion of a sync that no request waits for."""
 
 
-def _synced(points: Sequence[tuple[PartitionLog, SyncPoint]], done: Callable[[], None]) -> None:
+def _synced(points: Sequence[tuple[UnifiedLog, SyncPoint]], done: Callable[[], None]) -> None:
     for log, point in points:
         log.mark_synced(point)
     done()

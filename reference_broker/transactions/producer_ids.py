@@ -22,7 +22,7 @@ ProducerIdCallback: TypeAlias = Callable[[int | Error], None]
 
 
 class ControllerRequests(Protocol):
-    """The requests of this node to the active controller (``controller.controller.ControllerChannel``)."""
+    """The requests of this node to the active controller (``controller.controller.NodeToControllerChannelManager``)."""
 
     def send_request(
         self,

@@ -67,8 +67,8 @@ def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarge
 
 
 ABORTS_NOT_HONOURED = """
-from reference_broker.log.partition_log import PartitionLog
-PartitionLog.aborted_transactions = lambda self, offset, end_offset: []
+from reference_broker.log.partition_log import UnifiedLog
+UnifiedLog.aborted_transactions = lambda self, offset, end_offset: []
 """
 MUTANT = """
 from chaos.mutants.mutant import apply

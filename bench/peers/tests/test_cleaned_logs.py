@@ -8,7 +8,7 @@ from bench.peers.tests.java_tools import dump_segments
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.compression import Compression
@@ -49,7 +49,7 @@ def test_kafka_reads_a_cleaned_segment_with_its_empty_batches_and_horizons(tmp_p
     ]
 
 
-def _append(log: PartitionLog, key: str, value: str | None, codec: Compression) -> None:
+def _append(log: UnifiedLog, key: str, value: str | None, codec: Compression) -> None:
     data = None if value is None else value.encode()
     log.append(NOW, build([Record(timestamp_ms=NOW.wall_ms, key=key.encode(), value=data)], compression=codec), 0)
     log.advance_high_watermark(log.log_end_offset)

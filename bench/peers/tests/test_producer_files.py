@@ -13,7 +13,7 @@ from bench.peers.tests.java_tools import dump_segments
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -28,11 +28,11 @@ LIMIT_S = 90.0
 CONFIG = LogConfig(retention_ms=-1, producer_id_expiration_ms=10**15)
 
 
-def _opened(folder: Path, *, clean: bool = True) -> PartitionLog:
+def _opened(folder: Path, *, clean: bool = True) -> UnifiedLog:
     return run_to_end(open_log(FileDisk(folder, 64), "t-0", CONFIG, NOW, clean))
 
 
-def _send(log: PartitionLog, producer_id: int, sequence: int, count: int) -> None:
+def _send(log: UnifiedLog, producer_id: int, sequence: int, count: int) -> None:
     records = [Record(timestamp_ms=NOW.wall_ms, value=b"v")] * count
     who = {"producer_id": producer_id, "producer_epoch": 3, "base_sequence": sequence}
     log.append(NOW, build(records, is_transactional=True, **who), 0)  # type: ignore[arg-type]

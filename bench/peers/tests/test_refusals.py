@@ -67,7 +67,7 @@ def _closes(function: ast.expr) -> bool:
 def test_constants_and_functions_that_refuse_are_found() -> None:
     source = """
 FATAL = (ErrorCode.unknown_server_error, ErrorCode.corrupt_message)
-TOO_OLD = Refusal(ErrorCode.invalid_request, "no")
+TOO_OLD = ApiError(ErrorCode.invalid_request, "no")
 SHOWN = {ErrorCode.network_exception: ErrorCode.not_coordinator}
 class Log:
     def check(self, error):

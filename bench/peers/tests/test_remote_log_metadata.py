@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.peers.tests.java_tools import CONSUMER, JavaTools
 from bench.peers.tests.nodes import reference_node
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
-from reference_broker.remote_log.metadata.events import DeleteState, RemoteLogEvent, encode
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemotePartitionDeleteState, encode
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,
@@ -27,7 +27,7 @@ FORMATTER = "org.apache.kafka.server.log.remote.metadata.storage.serialization.R
 def test_kafkas_formatter_prints_each_event(tmp_path: Path) -> None:
     copy = copy_of(7, 100, 199, (2, 100), (4, 150), by=4, attempt=3, partition=5)
     events: list[RemoteLogEvent] = [copy, *(step(copy, state) for state in (FINISHED, DELETING, DELETED))]
-    events += [deletion(state, 5) for state in DeleteState]
+    events += [deletion(state, 5) for state in RemotePartitionDeleteState]
     with reference_node(tmp_path) as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
         admin.create_topics([NewTopic(REMOTE_LOG_METADATA_TOPIC, 1, 1)])[REMOTE_LOG_METADATA_TOPIC].result(20)

@@ -14,7 +14,7 @@ from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.log.batches import producing_of, read_batches, records_in
 from chaos.checks.replication.replica_view import ReplicaView
 from chaos.sim.disk import damaged_paths
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _read_group(value: bytes) -> LoggedGroup:
     return LoggedGroup(generation, protocol_type, protocol, leader, since_ms, members)
 
 
-def logged_batches(log: PartitionLog, offset: int, end_offset: int) -> Iterator[LoggedBatch]:
+def logged_batches(log: UnifiedLog, offset: int, end_offset: int) -> Iterator[LoggedBatch]:
     """Yield the batches of [offset, end_offset) with what they say of groups and offsets."""
     for batch, data in read_batches(log, offset, end_offset):
         header, end = producing_of(data), batch.last_offset + 1
@@ -245,7 +245,7 @@ class OffsetsPartition:
     index: int
     leader: tuple[int, int] = (-1, -1)
     """leader epoch and node"""
-    log: PartitionLog | None = None
+    log: UnifiedLog | None = None
     """the leader's"""
     read_end: int = 0
     committed_end: int = 0
@@ -337,7 +337,7 @@ class OffsetsView:
             for partition in self.partitions.values()
         )
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         """Follow the logs of the topic that the node leads and that changed."""
         for log in touched:
             if log.directory.startswith(OFFSETS_TOPIC):
@@ -377,7 +377,7 @@ class OffsetsView:
             self._commit(at_us, node, partition, partition.waiting.popleft())
         partition.committed_end = max(partition.committed_end, log.high_watermark)
 
-    def _check_losses(self, partition: OffsetsPartition, key: tuple[bytes, int], log: PartitionLog) -> None:
+    def _check_losses(self, partition: OffsetsPartition, key: tuple[bytes, int], log: UnifiedLog) -> None:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         losses = 0 if replicated is None else replicated.losses
         if losses > partition.losses or (replicated is None and log.log_end_offset < partition.committed_end):

@@ -18,7 +18,7 @@ import zstandard
 from crc32c import crc32c
 
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 
 _PREFIX = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
@@ -200,7 +200,7 @@ _PLAIN: Mapping[int, Callable[[bytes], bytes]] = {
 }
 
 
-def newest_offsets(log: PartitionLog, end_offset: int) -> dict[bytes | None, int]:
+def newest_offsets(log: UnifiedLog, end_offset: int) -> dict[bytes | None, int]:
     """Return the newest offset below ``end_offset`` at which the log has each key. Tombstones count."""
     return {
         record.key: record.offset

@@ -18,7 +18,7 @@ from chaos.checks.log.log_folders import DURABLE_CLAIMS, offset_in
 from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -40,7 +40,7 @@ def simulated(disk: object) -> SimDisk | None:
 class _Claims:
     """The claims of one log, as last seen."""
 
-    log: PartitionLog
+    log: UnifiedLog
     of_files: dict[str, int] = field(default_factory=dict)
     cleaned_offset: int = 0
     cuts: int = 0
@@ -67,7 +67,7 @@ class ClaimsDurable(Check):
         self._logs: dict[tuple[int, str], _Claims] = {}
         context.replicas.on_logs_touched.append(self.logs_touched)
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         disk = simulated(node.broker.disk)
         if disk is None or not node.ready:
             return
@@ -81,7 +81,7 @@ class ClaimsDurable(Check):
             for wrong in self._judge(disk, log, known):
                 self.violated(at_us, f"{log.directory} on node {node.broker.node_id}: {wrong}")
 
-    def _judge(self, disk: SimDisk, log: PartitionLog, known: _Claims) -> Sequence[str]:
+    def _judge(self, disk: SimDisk, log: UnifiedLog, known: _Claims) -> Sequence[str]:
         wrong = []
         if log.durability.last_cut != known.cuts:
             known.cuts, known.scanned = log.durability.last_cut, ("", 0, 0)
@@ -108,7 +108,7 @@ class ClaimsDurable(Check):
         return wrong
 
 
-def _durable_end(disk: SimDisk, log: PartitionLog, known: _Claims, claim: int) -> int:
+def _durable_end(disk: SimDisk, log: UnifiedLog, known: _Claims, claim: int) -> int:
     """Return ``claim``, or where the first record below it begins that a power loss may take."""
     bases = [int(name[: -len(RECORDS)]) for name in disk.list(log.directory) if _HAS_RECORDS(name)]
     for base, next_base in pairwise([*sorted(each for each in bases if each < claim), claim]):
@@ -154,11 +154,11 @@ class CleanShutdownHonest(Check):
         super().__init__(context)
         self._judged: dict[int, tuple[int, bool]] = {}
         """by node: its last incarnation that served, and whether it has stopped"""
-        self._ends: dict[tuple[int, str], tuple[PartitionLog, int]] = {}
+        self._ends: dict[tuple[int, str], tuple[UnifiedLog, int]] = {}
         """by node and directory: a log of a starting node, and its end when it was first seen"""
         context.replicas.on_logs_touched.append(self.logs_touched)
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         if node.ready:
             return
         for log in touched:

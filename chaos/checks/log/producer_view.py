@@ -19,7 +19,7 @@ from chaos.checks.history import TopicPartition
 from chaos.checks.log.batches import records_in
 from chaos.checks.replication.replica_view import ReplicaView
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class EndedTransaction(NamedTuple):
 class LogProducers:
     """The producers and transactions of one replica's log."""
 
-    log: PartitionLog
+    log: UnifiedLog
     topic_id: bytes
     index: int
     read_end: int = 0
@@ -230,7 +230,7 @@ class ProducerView:
         if self.logs_touched not in replicas.on_logs_touched:
             replicas.on_logs_touched.insert(0, self.logs_touched)
 
-    def of(self, at_us: int, node: "Node", log: PartitionLog) -> LogProducers | None:
+    def of(self, at_us: int, node: "Node", log: UnifiedLog) -> LogProducers | None:
         """Return the producers of a node's log, or None if it cannot be read."""
         if log.is_offline:
             return None
@@ -255,7 +255,7 @@ class ProducerView:
         }
         return [*first_offsets, *([] if stable_offset in first_offsets.values() else [None])]
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:
         """Follow the logs that an event of the node changed. With ``thorough`` let the checks compare all of them."""
         node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
         if wall_ms > self.wall_ms.get(node_id, -1):
@@ -270,11 +270,11 @@ class ProducerView:
                     self._follow(at_us, node, log, must_read=True)
                     self._report(at_us, node, self.logs[node_id, log.directory], None)
 
-    def idle_ms(self, node_id: int, log: PartitionLog) -> int:
+    def idle_ms(self, node_id: int, log: UnifiedLog) -> int:
         """Return the time up to which a producer's last record may have made it expire on this node (P-7)."""
         return max(self.wall_ms[node_id], log.producers.swept_ms) - log.config.producer_id_expiration_ms
 
-    def _follow(self, at_us: int, node: "Node", log: PartitionLog, *, must_read: bool = False) -> None:
+    def _follow(self, at_us: int, node: "Node", log: UnifiedLog, *, must_read: bool = False) -> None:
         node_id, end, cuts = node.broker.node_id, log.log_end_offset, log.durability.last_cut
         known = self.logs.get((node_id, log.directory))
         is_new = known is None or known.log is not log or known.cuts != cuts
@@ -308,7 +308,7 @@ class ProducerView:
                 batch_appended(at_us, node, known, before, batch)
         self._report(at_us, node, known, new)
 
-    def _reopen(self, at_us: int, node: "Node", log: PartitionLog, known: LogProducers | None) -> None:
+    def _reopen(self, at_us: int, node: "Node", log: UnifiedLog, known: LogProducers | None) -> None:
         producers = self.logs[node.broker.node_id, log.directory] = self._reopened(known, log)
         end = log.log_end_offset
         with WatchedDisk.unwatched():
@@ -319,7 +319,7 @@ class ProducerView:
         self._report(at_us, node, producers, None)
 
     @staticmethod
-    def _reopened(known: LogProducers | None, log: PartitionLog) -> LogProducers:
+    def _reopened(known: LogProducers | None, log: UnifiedLog) -> LogProducers:
         """Return the part of what is known that a log still has which was opened or truncated."""
         start, end = log.local_log_start_offset, log.log_end_offset
         index = int(log.directory.rpartition("-")[2])
@@ -340,7 +340,7 @@ class ProducerView:
             log_replayed(at_us, node, producers, new)
 
 
-def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch]:
+def _read(log: UnifiedLog, offset: int, end_offset: int) -> list[ProducedBatch]:
     """Return the batches of [offset, end_offset) that have a producer ID."""
     batches: list[ProducedBatch] = []
     while offset < end_offset:

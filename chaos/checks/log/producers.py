@@ -34,7 +34,7 @@ from chaos.checks.log.producer_view import (
 from chaos.checks.pending_requests import PendingRequests
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
@@ -212,7 +212,7 @@ class ProducersEqualReplay(ProducerCheck):
                 if log is not None:
                     self._judge_emptied(at_us, node, log, int(fields["offset"]))
 
-    def _judge_emptied(self, at_us: int, node: "Node", log: PartitionLog, offset: int) -> None:
+    def _judge_emptied(self, at_us: int, node: "Node", log: UnifiedLog, offset: int) -> None:
         self.evidence += 1
         for producer_id, (_, batches, *_, open_from) in log.producers.by_id.items():
             last = max((each.last_offset for each in batches), default=open_from)

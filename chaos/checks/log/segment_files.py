@@ -28,7 +28,7 @@ from chaos.checks.log.producers import last_offset_of, may_differ
 from chaos.checks.log.segment_view import ClosedSegment, FollowedLog
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Effect, Event, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -76,13 +76,13 @@ class SideFilesMatch(SegmentCheck):
                         self.violated(history.end_us, f"{directory} on node {node_id}, at the end: {wrong}")
 
 
-def _segment_of(log: PartitionLog, base: int) -> tuple[dict[str, bytes], StoredSegment]:
+def _segment_of(log: UnifiedLog, base: int) -> tuple[dict[str, bytes], StoredSegment]:
     """Return a segment with the files beside it, and the file of leader epochs."""
     files = _files_of(log, *(f"{base:020}.{kind}" for kind in ("log", "index", "timeindex")), LEADER_EPOCHS)
     return files, segment_of(base, files.get(f"{base:020}.log", b""))
 
 
-def _files_of(log: PartitionLog, *names: str) -> dict[str, bytes]:
+def _files_of(log: UnifiedLog, *names: str) -> dict[str, bytes]:
     """Return files of the log's folder. One that cannot be read is not there."""
     files: dict[str, bytes] = {}
     with WatchedDisk.unwatched():
@@ -119,7 +119,7 @@ def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment, lo
         before = batch
 
 
-def _timestamp_contradictions(log: PartitionLog, segment: StoredSegment) -> Iterator[str]:
+def _timestamp_contradictions(log: UnifiedLog, segment: StoredSegment) -> Iterator[str]:
     """Retention, rolls and lookups by time go by what the log knows of a segment's timestamps."""
     at = bisect_left(log.bases, segment.base)
     if segment.batches and at < len(log.bases) and log.bases[at] == segment.base:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.log.producer_view import LogProducers
 from chaos.checks.replication.replica_view import ReplicaView
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -25,7 +25,7 @@ class ClosedSegment(NamedTuple):
 class FollowedLog:
     """One log of a node, as last seen."""
 
-    log: PartitionLog
+    log: UnifiedLog
     active: int
     """base offset of its active segment"""
     intervals: dict[int, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class SegmentView:
         if self.logs_touched not in replicas.on_logs_touched:
             replicas.on_logs_touched.append(self.logs_touched)
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         """Report the segments that were closed since the last event that changed their logs."""
         node_id = node.broker.node_id
         for log in touched:

@@ -10,7 +10,7 @@ from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped
 from chaos.checks.log.batches import read_batches, records_in
 from chaos.checks.sessions.fetch_model import FETCH
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.cache import MetadataCache
 from reports.rows import CommitRow, EndRow, PositionRow, ResetRow, TraceRow
 
@@ -393,7 +393,7 @@ class SwitchRespected(Check):
                 term = (partition.leader_epoch, since_us) if self._alone or self._on else (0, 0)
                 self._look(at_us, (node_id, incarnation, f"{topic}-{index}", *term), partition.log)
 
-    def _look(self, at_us: int, key: tuple[int, int, str, int, int], log: PartitionLog) -> None:
+    def _look(self, at_us: int, key: tuple[int, int, str, int, int], log: UnifiedLog) -> None:
         """Read the records appended since the last call. If other nodes may store epochs, these are the records that
         this node has appended while it leads and knows level 0."""
         node_id, name = key[0], key[2]

@@ -14,7 +14,7 @@ from chaos.checks.replication.replica_view import Copy, Held, PartitionKey, Repl
 from chaos.checks.sessions.fetch_model import FETCH, partitions_of
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.replication.partitions import Partition
@@ -372,7 +372,7 @@ class HighWatermarkByRequests(ReplicaCheck):
             )
 
 
-def _counted_end(log: PartitionLog, end_offset: int) -> int:
+def _counted_end(log: UnifiedLog, end_offset: int) -> int:
     """Return the offset up to which a leader counts its own log, if that ends at ``end_offset``: once flush.messages
     records are unsynced, they count only as far as they are synced."""
     unsynced = end_offset - log.synced_offset
@@ -449,7 +449,7 @@ class LoneHighWatermark(ReplicaCheck):
         super().__init__(context)
         context.replicas.on_logs_touched.append(self.logs_touched)
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         for log in touched:
             led = node.broker.partitions.by_id.get((log.topic_id, int(log.directory.rpartition("-")[2])))
             if led is None or led.followers is not None or led.log is not log or log.is_offline:
@@ -580,7 +580,7 @@ class FetchesFromLogEnd(ReplicaCheck):
                 )
 
 
-def _last_epoch(log: PartitionLog) -> int:
+def _last_epoch(log: UnifiedLog) -> int:
     """Return the leader epoch of the last local batch, -1 if there is none."""
     end = log.log_end_offset
     if log.local_log_start_offset >= end:

@@ -9,7 +9,7 @@ from chaos.checks.history import TopicPartition
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replication.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ NOT_AVAILABLE = (ErrorCode.offset_not_available, ErrorCode.leader_not_available)
 class _Offsets(NamedTuple):
     """A leader's offsets when a request came."""
 
-    log: PartitionLog
+    log: UnifiedLog
     leader_epoch: int
     high_watermark: int
     last_stable_offset: int

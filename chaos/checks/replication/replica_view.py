@@ -17,7 +17,7 @@ from chaos.checks.log.batches import BatchIdentity, read_batches
 from chaos.checks.log.compacted_log import Compacted
 from chaos.checks.replication.eligible_replicas import Eligible, UncleanEnds, min_isr_of
 from reference_broker.core.events import Note
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
@@ -34,9 +34,9 @@ class TouchedLogs:
     """Collect the logs of which one of NUMBERS was set while inside ``noted``."""
 
     def __init__(self) -> None:
-        self._touched: dict[PartitionLog, None] = {}
+        self._touched: dict[UnifiedLog, None] = {}
 
-    def taken(self) -> tuple[PartitionLog, ...]:
+    def taken(self) -> tuple[UnifiedLog, ...]:
         """Return the logs that changed since the last call, in the order of their first change."""
         if not self._touched:
             return ()
@@ -48,17 +48,17 @@ class TouchedLogs:
     def noted(self) -> Iterator[None]:
         """Inside the block the logs of this process record their changes here. At its end the class gets its slots
         back."""
-        slots = {name: PartitionLog.__dict__[name] for name in NUMBERS}
+        slots = {name: UnifiedLog.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():
-            setattr(PartitionLog, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
+            setattr(UnifiedLog, name, property(slot.__get__, _noting(slot.__set__, self._touched)))
         try:
             yield
         finally:
             for name, slot in slots.items():
-                setattr(PartitionLog, name, slot)
+                setattr(UnifiedLog, name, slot)
 
 
-def _noting(set_slot: Callable[[Any, int], None], touched: dict[PartitionLog, None]) -> Callable[[Any, int], None]:
+def _noting(set_slot: Callable[[Any, int], None], touched: dict[UnifiedLog, None]) -> Callable[[Any, int], None]:
     def note(log: Any, value: int) -> None:
         set_slot(log, value)
         touched[log] = None
@@ -92,7 +92,7 @@ class Copy:
 
     node_id: int
     held: Held
-    log: PartitionLog | None
+    log: UnifiedLog | None
     """None while no process of the node runs"""
     equal_to: int = 0
     """its batches below this offset equal the committed ones"""
@@ -180,7 +180,7 @@ class ReplicaView:
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
-        self.on_logs_touched: list[Callable[[int, Node, Sequence[PartitionLog], bool], None]] = []
+        self.on_logs_touched: list[Callable[[int, Node, Sequence[UnifiedLog], bool], None]] = []
         """called first after each event of a node that changed logs, with the time, the node, these logs, and whether
         the comparison is thorough"""
         self.on_copy_changed: list[Callable[[int, Replicated, Copy, Held, Held], None]] = []
@@ -196,7 +196,7 @@ class ReplicaView:
         self._flushed = flushed
         self._unclean_ends = UncleanEnds()
         self._touched = touched or TouchedLogs()
-        self._checked: dict[PartitionLog, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
+        self._checked: dict[UnifiedLog, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
         """by log: its last truncation and its segments when all of them were checked, and all NUMBERS but the high
         watermark when its parts were compared last"""
         self._published: dict[int, dict[PartitionKey, None]] = {}
@@ -473,7 +473,7 @@ class ReplicaView:
         self._changed(at_us, partition, copy, log, now)
         return True
 
-    def _changed(self, at_us: int, partition: Replicated, copy: Copy, log: PartitionLog, now: Held) -> None:
+    def _changed(self, at_us: int, partition: Replicated, copy: Copy, log: UnifiedLog, now: Held) -> None:
         before, copy.held = copy.held, now
         if copy.log is not log:
             copy.log = log
@@ -497,7 +497,7 @@ class ReplicaView:
             copy_changed(at_us, partition, copy, before, now)
 
     @staticmethod
-    def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> int:
+    def _commit(at_us: int, partition: Replicated, log: UnifiedLog, now: Held) -> int:
         """Read what is committed from now on, and return its first offset."""
         if partition.committed_end == 0 and log.config.is_compacted and partition.compacted is None:
             partition.compacted = Compacted(log.config.delete_retention_ms * 1000)
@@ -548,5 +548,5 @@ def is_settled(node: "Node") -> bool:
     return node.ready and not node._publisher.is_behind
 
 
-def _key_of(log: PartitionLog) -> PartitionKey:
+def _key_of(log: UnifiedLog) -> PartitionKey:
     return log.topic_id, int(log.directory.rpartition("-")[2])

@@ -13,7 +13,7 @@ from chaos.checks.log.batches import batches_of
 from chaos.checks.sessions.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
 from chaos.checks.sessions.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
 from reference_broker.core.events import Effect, Event, Reply, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode
@@ -46,11 +46,11 @@ class _Offsets(NamedTuple):
     log_end_offset: int
 
 
-def _offsets_of(log: PartitionLog) -> _Offsets:
+def _offsets_of(log: UnifiedLog) -> _Offsets:
     return _Offsets(log.high_watermark, log.last_stable_offset, log.log_start_offset, log.log_end_offset)
 
 
-def end_of_epoch(log: PartitionLog, epoch: int) -> tuple[int, int] | None:
+def end_of_epoch(log: UnifiedLog, epoch: int) -> tuple[int, int] | None:
     """Return the largest epoch of the log that is at most ``epoch``, and its end (KIP-320). An epoch before the first
     one ends where that begins. Of one above the latest nothing is known."""
     epochs, starts = log.epochs.epochs, log.epochs.starts
@@ -84,10 +84,10 @@ class PartitionsSent(FetchCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         context.replicas.on_logs_touched.append(self.logs_touched)
-        self._before: dict[PartitionLog, _Offsets] = {}
+        self._before: dict[UnifiedLog, _Offsets] = {}
         """by log: its offsets after the last event that changed it"""
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         for log in touched:
             self._before[log] = _offsets_of(log)
 
@@ -201,7 +201,7 @@ class PartitionsSent(FetchCheck):
         if not data.error_code:
             yield from self._wrong_offsets(partition.log, data)
 
-    def _wrong_offsets(self, log: PartitionLog, data: PartitionData) -> Iterator[str]:
+    def _wrong_offsets(self, log: UnifiedLog, data: PartitionData) -> Iterator[str]:
         now = _offsets_of(log)
         sent = data.high_watermark, data.last_stable_offset, data.log_start_offset
         if sent == now[:3]:

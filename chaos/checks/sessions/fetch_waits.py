@@ -24,7 +24,7 @@ from chaos.checks.sessions.fetch_model import (
 from chaos.checks.sessions.fetch_partitions import end_of_epoch
 from chaos.checks.sessions.fetch_responses import LOOKS_AT_ONCE, selects
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
@@ -51,7 +51,7 @@ class Readable(NamedTuple):
 
 _Key: TypeAlias = tuple[int, int]
 """Connection and correlation ID."""
-_Watched: TypeAlias = tuple[Partition | None, int, PartitionLog | None]
+_Watched: TypeAlias = tuple[Partition | None, int, UnifiedLog | None]
 """The partition that serves, its leader epoch, and its log."""
 
 
@@ -118,7 +118,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         context.replicas.on_logs_touched.append(self.logs_touched)
         self._waits: dict[int, dict[_Key, Wait]] = {}
         """by node"""
-        self._touched: Sequence[PartitionLog] = ()
+        self._touched: Sequence[UnifiedLog] = ()
         self._replied: list[_Key] = []
         self._request: tuple[int, Request] | None = None
         """a fetch that came in the current event, with its time"""
@@ -142,7 +142,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
             elif type(effect) is Note and effect.what in (EVICTED, CLOSED):
                 self._ended.append(int(dict(effect.fields)["session_id"]))
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         self._touched = touched
 
     # Responses
@@ -400,7 +400,7 @@ def _fails(request: PendingFetch, wanted: WantedPartition, partition: Partition)
     return wanted.last_epoch >= 0 and diverges(log, wanted.offset, wanted.last_epoch)
 
 
-def diverges(log: PartitionLog, offset: int, last_epoch: int) -> bool:
+def diverges(log: UnifiedLog, offset: int, last_epoch: int) -> bool:
     """Return whether the fetcher's log, which ends at ``offset`` in ``last_epoch``, is no beginning of this one
     (KIP-320)."""
     end = end_of_epoch(log, last_epoch)

@@ -12,13 +12,13 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.committed_offsets import CommittedOffsets
 from reference_broker.groups.group import Group
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.values import OffsetAndEpoch
-from reference_broker.remote_log.metadata.events import RemoteSegment
-from reference_broker.replication.leader.replicas import Followers, FollowerState
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata
+from reference_broker.replication.leader.replicas import Followers, Replica
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.transactions.transaction_metadata import TransactionMetadata
 
@@ -54,8 +54,8 @@ class StubLog:
     read: Callable[[int, int, int], bytes] = lambda _offset, _max_bytes, _end_offset: b""
     """returns the batches from an offset on"""
 
-    def as_log(self) -> PartitionLog:
-        return cast(PartitionLog, self)
+    def as_log(self) -> UnifiedLog:
+        return cast(UnifiedLog, self)
 
 
 @dataclass
@@ -153,8 +153,8 @@ class StubCoordinator:
 class StubSegments:
     """The node's copy of ``__remote_log_metadata``. Each partition has the same segments."""
 
-    listed_segments: Sequence[RemoteSegment] = ()
-    other_segments: Sequence[RemoteSegment] = ()
+    listed_segments: Sequence[RemoteLogSegmentMetadata] = ()
+    other_segments: Sequence[RemoteLogSegmentMetadata] = ()
     """copies that have begun, failed or been replaced by a newer one"""
 
     def is_ready(self, *_: object) -> bool:
@@ -163,10 +163,10 @@ class StubSegments:
     def of(self, *_: object) -> "StubSegments":
         return self
 
-    def listed(self) -> Sequence[RemoteSegment]:
+    def listed(self) -> Sequence[RemoteLogSegmentMetadata]:
         return self.listed_segments
 
-    def unfinished(self) -> Sequence[RemoteSegment]:
+    def unfinished(self) -> Sequence[RemoteLogSegmentMetadata]:
         return self.other_segments
 
 
@@ -272,7 +272,7 @@ def led_partition(
 def _followers(ids: Sequence[int], leader_epoch: int) -> Followers | None:
     if not ids:
         return None
-    states = {each: FollowerState(each, 0) for each in ids}
+    states = {each: Replica(each, 0) for each in ids}
     return Followers(0, leader_epoch, 0, 0, isr=(0, *ids), states=states)
 
 

@@ -15,7 +15,7 @@ from chaos.checks.history import History
 from chaos.checks.log.batches import BatchIdentity, batches_of, read_batches
 from chaos.checks.log.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.events import Effect, Event, Note
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.identifiers import uuid_text
 from reference_broker.replication.partitions import Partition
 
@@ -159,7 +159,7 @@ class KeptUntilStored(Check):
         self._starts: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         """By partition: the offset up to which the tier was once complete."""
-        self._replicas: dict[int, list[PartitionLog]] = {}
+        self._replicas: dict[int, list[UnifiedLog]] = {}
         """By node: its tiered ones, as it had them last."""
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
@@ -179,7 +179,7 @@ class KeptUntilStored(Check):
             for log in logs:
                 self._look(history.end_us, node_id, log)
 
-    def _look(self, at_us: int, node_id: int, log: PartitionLog) -> None:
+    def _look(self, at_us: int, node_id: int, log: UnifiedLog) -> None:
         name, local_start = log.directory, log.local_log_start_offset
         key, start = (node_id, name), self._starts[name]
         if start >= local_start or self._seen.get(key) == local_start:
@@ -197,7 +197,7 @@ class KeptUntilStored(Check):
                 f"{name} on node {node_id} has no records below {local_start}; the tier has none from {stored}",
             )
 
-    def _is_excused(self, log: PartitionLog) -> bool:
+    def _is_excused(self, log: UnifiedLog) -> bool:
         replicas = self.context.replicas
         known = replicas.partitions.get((log.topic_id, int(log.directory.rpartition("-")[2])))
         return known is not None and replicas.tier_excused(known)
@@ -390,7 +390,7 @@ class UploadedProducers(Check):
                 latest_ms = max(self._latest_ms.values()) if log.local_log_start_offset else self._latest_ms[node_id]
                 self._compare(at_us, copied, wanted, data, log, latest_ms)
 
-    def _replayed_to(self, copied: CopiedSegment, log: PartitionLog) -> dict[int, ProducerState] | None:
+    def _replayed_to(self, copied: CopiedSegment, log: UnifiedLog) -> dict[int, ProducerState] | None:
         """Return the replay of the log up to the segment's end, or None if batches before it are not here any more."""
         replay = self._replays.setdefault(copied.partition, _Replay())
         if replay.end_offset < copied.next_offset:
@@ -408,7 +408,7 @@ class UploadedProducers(Check):
         copied: CopiedSegment,
         wanted: dict[int, ProducerState],
         data: bytes,
-        log: PartitionLog,
+        log: UnifiedLog,
         latest_ms: int,
     ) -> None:
         try:

@@ -27,7 +27,7 @@ from chaos.checks.log.log_folders import (
 )
 from chaos.checks.tier.segment_objects import NEEDED
 from reference_broker.core.events import Effect, Event, StoreCall
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC, uuid_text
 
 if TYPE_CHECKING:
@@ -209,12 +209,12 @@ class RemoteSegmentStates(Check):
 
     # --- metadata ---------------------------------------------------------------------------------------------------
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         for log in touched:
             if log.directory.startswith(REMOTE_LOG_METADATA_TOPIC) and not log.is_offline and not self._has_lost:
                 self._follow(at_us, node, log)
 
-    def _follow(self, at_us: int, node: "Node", log: PartitionLog) -> None:
+    def _follow(self, at_us: int, node: "Node", log: UnifiedLog) -> None:
         read = self._read.get(log.directory, 0)
         led = any(each.log is log for each in node.broker.partitions.by_id.values()) if log.high_watermark < read else 0
         if (led and log.log_end_offset < read) or log.local_log_start_offset > read:

@@ -20,7 +20,7 @@ from chaos.checks.transactions.transaction_state import (
     StateValue,
 )
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
@@ -45,7 +45,7 @@ class _Init(NamedTuple):
 class _Raised(NamedTuple):
     """The last epoch that a coordinator has raised at the request of its owner."""
 
-    log: PartitionLog
+    log: UnifiedLog
     """the coordinator's; another process or another leader has another one"""
     named: _Owner
     given: _Owner

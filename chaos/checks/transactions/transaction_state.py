@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.history import TopicPartition
 from chaos.checks.log.batches import read_batches, records_in
 from chaos.checks.replication.replica_view import ReplicaView
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class StatePartition:
     """topic ID and index"""
     leader: tuple[int, int] = (-1, -1)
     """leader epoch and node"""
-    log: PartitionLog | None = None
+    log: UnifiedLog | None = None
     """the leader's"""
     read_end: int = 0
     committed_end: int = 0
@@ -217,7 +217,7 @@ class StateView:
             first -= 1
         return values[max(first, 0) :]
 
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
+    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[UnifiedLog], thorough: bool) -> None:  # noqa: ARG002
         """Follow the logs of the topic that the node leads and that changed."""
         for log in touched:
             if log.directory.startswith(STATE_TOPIC):
@@ -253,7 +253,7 @@ class StateView:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         return -1 if replicated is None else replicated.losses
 
-    def _check_losses(self, partition: StatePartition, log: PartitionLog) -> None:
+    def _check_losses(self, partition: StatePartition, log: UnifiedLog) -> None:
         losses = self._losses(partition.key)
         if losses > partition.losses or (losses < 0 and log.log_end_offset < partition.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
@@ -283,7 +283,7 @@ class StateView:
         del values[:-_KEPT]
 
 
-def _values(log: PartitionLog, offset: int, end_offset: int) -> Iterator[StateValue]:
+def _values(log: UnifiedLog, offset: int, end_offset: int) -> Iterator[StateValue]:
     for batch, data in read_batches(log, offset, end_offset):
         if batch.control:
             continue

@@ -7,12 +7,12 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.controller import broker_heartbeats
-from reference_broker.controller.changes import raise_bug
-from reference_broker.controller.planning.brokers import BrokerStateChange, leaving
+from reference_broker.controller.planning.brokers import BrokerStateChange, handle_broker_in_controlled_shutdown
+from reference_broker.controller.write_operations import raise_bug
 from reference_broker.metadata.records import AbortTransactionRecord
 
 TERM = "reference_broker.controller.controller_term:ControllerTerm"
-HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeats"
+HEARTBEATS = "reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager"
 BROADCAST = "reference_broker.controller.metadata_broadcast:MetadataBroadcast"
 
 
@@ -62,13 +62,13 @@ def pending_after_refusal(
         if refusal is not None:
             return
         self.pending.pop(broker_id, None)
-        if plan is leaving:
-            self.left_at[broker_id] = self.controller.image.provenance.offset
+        if plan is handle_broker_in_controlled_shutdown:
+            self.controlled_shutdown_offsets[broker_id] = self.controller.image.provenance.offset
         if change.has_records:
             what = broker_heartbeats._NOTES.get(plan, "broker_fenced")
             self.node.ports.note(what, ("broker", broker_id))
 
-    self.controller.propose(change, completed, raise_bug)
+    self.controller.append_write_event(change, completed, raise_bug)
 
 
 @mutant(f"{TERM}._plan_and_write")
@@ -118,13 +118,13 @@ def no_broadcast_at_takeover(original: Function, self: Any) -> None:
 # --- leader epochs ----------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog.forget_empty_epochs")
+@mutant("reference_broker.log.partition_log:UnifiedLog.forget_empty_epochs")
 def empty_leader_epoch_kept(original: Function, self: Any) -> None:
     """A node that led without writing keeps that epoch when it follows again. It names an epoch that its leader lacks,
     and never gets past the divergence (KIP-101, F-13)."""
 
 
-@mutant("reference_broker.replication.follower.fetcher:Fetchers.follows")
+@mutant("reference_broker.replication.follower.fetcher:ReplicaFetcherManager.follows")
 def new_leader_epoch_not_named(original: Function, self: Any, topic: Any, index: int, state: Any, log: Any) -> None:
     """A follower whose leader begins a new epoch does not name the partition again. The leader fences the old epoch in
     its session, and a partition at rest is not followed any more (F-12, F-13)."""

@@ -23,7 +23,7 @@ def old_partition_epoch_accepted(original: Function, self: Any, partition: Any, 
     return None if error is ErrorCode.invalid_update_version else error
 
 
-@mutant(f"{REPLICAS}:FollowerState.count_unnamed_fetches")
+@mutant(f"{REPLICAS}:Replica.count_unnamed_fetches")
 def rest_counts_as_lag(original: Function, self: Any, leader_end: int) -> None:
     """The requests that did not name a partition at rest do not count. At the next append its followers count as
     lagging since their last record (F-22)."""
@@ -58,7 +58,7 @@ def progress_outlives_foreign_epoch(
     original(self, leader_epoch, leader_end, isr, now_us)
 
 
-@mutant("reference_broker.controller.planning.brokers:restarting")
+@mutant("reference_broker.controller.planning.brokers:handle_broker_restarted")
 def fenced_broker_stays_eligible(
     original: Function, context: Any, broker_id: int, uncleanly: bool
 ) -> Generator[None, None, Any]:
@@ -83,7 +83,7 @@ def lag_of_partition_once_even_unseen(original: Function, self: Any, shrinks: bo
             yield
 
 
-@mutant(f"{ISR}:IsrProposals._failed")
+@mutant(f"{ISR}:AlterPartitionManager._failed")
 def proposals_stop_after_lost_response(original: Function, self: Any) -> None:
     """An AlterPartition without a response counts as in flight from then on, so that this leader proposes no ISR any
     more (KIP-497, F-22)."""

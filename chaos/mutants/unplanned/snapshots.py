@@ -57,7 +57,7 @@ class _WithoutContact:
     def __init__(self, leadership: Any) -> None:
         self._leadership = leadership
 
-    def contacted(self, replica_id: int) -> None:
+    def note_contact(self, replica_id: int) -> None:
         """Ignore the contact."""
 
     def __getattr__(self, name: str) -> Any:

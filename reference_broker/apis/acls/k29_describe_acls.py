@@ -13,7 +13,7 @@ from kio.schema.describe_acls.v3.response import DescribeAclsResponse
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_fields
-from reference_broker.controller.changes import NO_AUTHORIZER
+from reference_broker.controller.write_operations import NO_AUTHORIZER
 
 
 def handle(_broker: object, _call: Call, _body: DescribeAclsRequest) -> DescribeAclsResponse:

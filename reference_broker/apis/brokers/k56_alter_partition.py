@@ -23,7 +23,7 @@ from kio.static.primitive import i8, i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, RequestedIsr
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
@@ -32,8 +32,8 @@ from reference_broker.wire.errors import ErrorCode
 def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
     """Respond later, with one entry for each entry of the request, in its order."""
 
-    def respond(outcomes: IsrOutcomes | Refusal) -> None:
-        topics = () if isinstance(outcomes, Refusal) else zip(body.topics, outcomes, strict=True)
+    def respond(outcomes: IsrOutcomes | ApiError) -> None:
+        topics = () if isinstance(outcomes, ApiError) else zip(body.topics, outcomes, strict=True)
         call.respond(
             AlterPartitionResponse(
                 throttle_time=NO_THROTTLE,
@@ -49,7 +49,9 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
         )
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, requested_topics), callback(call, respond))
+    broker.controller.append_write_event(
+        IsrChange(body.broker_id, body.broker_epoch, requested_topics), callback(call, respond)
+    )
 
 
 API = Api.of(AlterPartitionRequest, handle)

@@ -23,7 +23,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, ApiError, error_fields
 from reference_broker.controller.planning.feature_updates import FeatureUpdates, RequestedLevel
 from reference_broker.wire.apis import ApiKey
 
@@ -50,10 +50,10 @@ def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
 API = Api.of(UpdateFeaturesRequest, handle)
 
 
-def _response(body: UpdateFeaturesRequest, problem: Refusal | None, api_version: int) -> UpdateFeaturesResponse:
+def _response(body: UpdateFeaturesRequest, problem: ApiError | None, api_version: int) -> UpdateFeaturesResponse:
     if problem is not None and problem is not NOT_CONTROLLER:
         why = f"The update failed for all features since the following feature had an error: {problem.message}"
-        problem = Refusal(problem.error, why)
+        problem = ApiError(problem.error, why)
     has_results = api_version <= LAST_WITH_RESULTS and problem is None
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,

@@ -23,7 +23,7 @@ from kio.static.primitive import i64
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.brokers import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
 from reference_broker.wire.errors import ErrorCode
@@ -32,17 +32,17 @@ from reference_broker.wire.errors import ErrorCode
 def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
     """Respond once the registration is committed and published."""
 
-    def respond(outcome: int | Refusal) -> None:
+    def respond(outcome: int | ApiError) -> None:
         call.respond(
             BrokerRegistrationResponse(
                 throttle_time=NO_THROTTLE,
                 error_code=error_fields(outcome)["error_code"],
-                broker_epoch=i64(NO_BROKER_EPOCH if isinstance(outcome, Refusal) else outcome),
+                broker_epoch=i64(NO_BROKER_EPOCH if isinstance(outcome, ApiError) else outcome),
             )
         )
 
     if body.broker_id < 0:
-        respond(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
+        respond(ApiError(ErrorCode.invalid_request, "A broker's ID is not negative."))
     else:
         broker.controller.register_broker(_registration(body), callback(call, respond))
 

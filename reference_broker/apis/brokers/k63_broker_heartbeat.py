@@ -13,7 +13,7 @@ from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal
+from reference_broker.apis.responses import NO_THROTTLE, ApiError
 from reference_broker.controller.broker_heartbeats import Heartbeat
 from reference_broker.wire.errors import ErrorCode
 
@@ -29,7 +29,7 @@ def handle(broker: Broker, call: Call, body: BrokerHeartbeatRequest) -> BrokerHe
             want_shut_down=body.want_shut_down,
         )
     )
-    if isinstance(state, Refusal):
+    if isinstance(state, ApiError):
         return BrokerHeartbeatResponse(
             throttle_time=NO_THROTTLE, error_code=state.error, is_fenced=True, should_shut_down=False
         )

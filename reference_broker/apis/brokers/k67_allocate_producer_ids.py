@@ -14,7 +14,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 
 NO_BLOCK = -1
@@ -23,8 +23,8 @@ NO_BLOCK = -1
 def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None:
     """Respond once the block is committed and published."""
 
-    def respond(outcome: int | Refusal) -> None:
-        start, count = (NO_BLOCK, 0) if isinstance(outcome, Refusal) else (outcome, BLOCK_SIZE)
+    def respond(outcome: int | ApiError) -> None:
+        start, count = (NO_BLOCK, 0) if isinstance(outcome, ApiError) else (outcome, BLOCK_SIZE)
         call.respond(
             AllocateProducerIdsResponse(
                 throttle_time=NO_THROTTLE,
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None
             )
         )
 
-    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), callback(call, respond))
+    broker.controller.append_write_event(ProducerIdBlock(body.broker_id, body.broker_epoch), callback(call, respond))
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

@@ -18,7 +18,7 @@ from kio.schema.assign_replicas_to_dirs.v0.response import (
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.partition_requests import DirectoryChange
 from reference_broker.metadata.identifiers import NO_DIRECTORY
 
@@ -37,16 +37,16 @@ def handle(broker: Broker, call: Call, body: AssignReplicasToDirsRequest) -> Non
         for topic in directory.topics
     ]
     change = DirectoryChange(body.broker_id, body.broker_epoch, assignments)
-    broker.controller.propose(change, lambda outcome: call.respond(_build_response(body, outcome)))
+    broker.controller.append_write_event(change, lambda outcome: call.respond(_build_response(body, outcome)))
 
 
 API = Api.of(AssignReplicasToDirsRequest, handle)
 
 
 def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> AssignReplicasToDirsResponse:
-    directories = () if isinstance(outcome, Refusal) else body.directories
-    assert isinstance(outcome, list | Refusal), "a change of directories has an error code for each partition"
-    codes = iter(() if isinstance(outcome, Refusal) else outcome)
+    directories = () if isinstance(outcome, ApiError) else body.directories
+    assert isinstance(outcome, list | ApiError), "a change of directories has an error code for each partition"
+    codes = iter(() if isinstance(outcome, ApiError) else outcome)
     return AssignReplicasToDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=error_fields(outcome)["error_code"],

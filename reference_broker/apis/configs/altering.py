@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import comes_from_node, forward_or_propose
-from reference_broker.apis.responses import Refusal
+from reference_broker.apis.responses import ApiError
 from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, RequestedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
 from reference_broker.wire.errors import ErrorCode
@@ -19,12 +19,12 @@ from reference_broker.wire.errors import ErrorCode
 ResultT = TypeVar("ResultT")
 
 
-def strange_broker(node_id: int, name: str) -> Refusal | None:
+def strange_broker(node_id: int, name: str) -> ApiError | None:
     """Return the reason why this broker neither describes nor alters the settings of that one. The empty name means all
     brokers."""
     if name in ("", str(node_id)):
         return None
-    return Refusal(
+    return ApiError(
         ErrorCode.invalid_request, f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
     )
 
@@ -35,7 +35,7 @@ def alter(
     api_key: int,
     body: Any,
     wanted: Callable[[Any], RequestedConfigs],
-    result: Callable[[Any, Refusal | None], ResultT],
+    result: Callable[[Any, ApiError | None], ResultT],
     response: Callable[[Sequence[ResultT]], Any],
 ) -> None:
     """Respond later, with one result for each resource in the order of the request.
@@ -68,6 +68,6 @@ def alter(
     forward_or_propose(broker, call, api_key, replace(body, resources=accepted), change, response_of, merged)
 
 
-def _refusal(node_id: int, resource: Any) -> Refusal | None:
+def _refusal(node_id: int, resource: Any) -> ApiError | None:
     is_broker = resource.resource_type == BROKER_RESOURCE
     return strange_broker(node_id, resource.resource_name) if is_broker else None

@@ -27,9 +27,9 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
-from reference_broker.controller.changes import UNKNOWN_TOPIC
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.config_changes import unknown_kind
+from reference_broker.controller.write_operations import UNKNOWN_TOPIC
 from reference_broker.metadata.broker_settings import layers_of
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.metadata.image import TOPIC_RESOURCE
@@ -71,7 +71,7 @@ def _result(
     """``built_rows`` has the settings that were built already: most topics have those of the broker."""
     rows = _rows(broker, resource)
     configs: list[DescribeConfigsResourceResult] = []
-    for row in () if isinstance(rows, Refusal) else rows:
+    for row in () if isinstance(rows, ApiError) else rows:
         built = built_rows.get(row)
         if built is None:
             built = built_rows[row] = _row(row, body)
@@ -84,13 +84,13 @@ def _result(
     )
 
 
-def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
+def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigRow] | ApiError:
     name, wanted_keys, image = resource.resource_name, resource.configuration_keys, broker.controller.image
     layers = layers_of(image, broker.node_id)
     if resource.resource_type == TOPIC_RESOURCE:
         problem = name_problem(name)
         if problem is not None:
-            return Refusal(ErrorCode.invalid_topic_exception, problem)
+            return ApiError(ErrorCode.invalid_topic_exception, problem)
         if name not in image.topics:
             return UNKNOWN_TOPIC
         return topic_rows(broker.config, image.topic_configs(name), wanted_keys, layers)

@@ -22,7 +22,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.altering import alter
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.config_changes import SET, RequestedConfigs
 from reference_broker.wire.apis import ApiKey
 
@@ -43,7 +43,7 @@ def _wanted(resource: Wanted) -> RequestedConfigs:
     )
 
 
-def _result(resource: Wanted, refusal: Refusal | None) -> AlterConfigsResourceResponse:
+def _result(resource: Wanted, refusal: ApiError | None) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,

@@ -26,7 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.altering import alter
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.config_changes import RequestedConfigs
 from reference_broker.wire.apis import ApiKey
 
@@ -46,7 +46,7 @@ def _wanted(resource: AlterConfigsResource) -> RequestedConfigs:
     )
 
 
-def _result(resource: AlterConfigsResource, refusal: Refusal | None) -> AlterConfigsResourceResponse:
+def _result(resource: AlterConfigsResource, refusal: ApiError | None) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,

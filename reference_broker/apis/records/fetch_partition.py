@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeAlias
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records.partition_errors import leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
+from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, UnifiedLog
 from reference_broker.log.reading import FetchIsolation
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader, RemoteRecords
-from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
+from reference_broker.replication.leader.replicas import Followers, Replica, error_without_replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.fetch_session import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -148,7 +148,7 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
         return failed_lookup(cached.index, read_error(failure))
 
 
-def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
+def _in_remote_tier(log: UnifiedLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
     """Return the lookup for an offset below the local log start. A follower must begin at the local log start, since
     followers never read the remote tier."""
     offsets = offsets_of(log)
@@ -167,12 +167,12 @@ def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> Erro
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
 
-def offsets_of(log: PartitionLog) -> Offsets:
+def offsets_of(log: UnifiedLog) -> Offsets:
     """Return the log's offsets as a response has them."""
     return log.high_watermark, log.last_stable_offset, log.log_start_offset
 
 
-def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
+def _readable(log: UnifiedLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
     """Return how much can be read from the local log."""
     end_offset, offsets = readable_end(log, isolation), offsets_of(log)
     if cached.fetch_offset >= end_offset:  # Decision fetch-at-readable-end
@@ -183,7 +183,7 @@ def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolat
     return Lookup(None, offsets, max(min(unlimited_bytes, cached.max_bytes), 1), end_offset, unlimited_bytes)
 
 
-def readable_end(log: PartitionLog, isolation: FetchIsolation) -> int:
+def readable_end(log: UnifiedLog, isolation: FetchIsolation) -> int:
     """Return the offset at which a fetcher must stop: the log end for followers, and for consumers the high watermark
     or, with read_committed, the last stable offset."""
     if isolation is FetchIsolation.LOG_END:
@@ -316,7 +316,7 @@ def preferred_replica(broker: Broker, partition: Partition, followers: Followers
     return max(candidates)[2] if candidates else NO_REPLICA
 
 
-def _has_offset(state: FollowerState, offset: int) -> bool:
+def _has_offset(state: Replica, offset: int) -> bool:
     """Whether the follower's log, as far as the leader knows, begins at or before the offset and ends at or after
     it."""
     return state.log_start_offset <= offset <= state.log_end_offset
@@ -332,7 +332,7 @@ def _is_in_rack(broker: Broker, replica_id: int, rack: str) -> bool:
 class _Part:
     """The read of one partition from one offset."""
 
-    log: PartitionLog
+    log: UnifiedLog
     offset: int
     abandon: Abandon
     result: RemoteRecords | Error | None = None
@@ -354,7 +354,7 @@ class RemoteReads:
     def is_pending(self) -> bool:
         return any(part.result is None for part in self.parts.values())
 
-    def look_up(self, cached: CachedPartition, lookup: Lookup, log: PartitionLog) -> Lookup:
+    def look_up(self, cached: CachedPartition, lookup: Lookup, log: UnifiedLog) -> Lookup:
         """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
         if part is None or part.log is not log or part.offset != cached.fetch_offset:  # Decision remote-read-begun
@@ -368,7 +368,7 @@ class RemoteReads:
         available = len(part.result.records)
         return Lookup(None, lookup.offsets, available, lookup.end_offset, available, part.result)
 
-    def _begin(self, cached: CachedPartition, log: PartitionLog) -> None:
+    def _begin(self, cached: CachedPartition, log: UnifiedLog) -> None:
         def done(result: RemoteRecords | Error) -> None:
             if self.parts.get(cached) is part:  # Decision remote-result-wanted
                 part.result = result

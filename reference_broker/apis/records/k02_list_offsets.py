@@ -41,7 +41,7 @@ from reference_broker.apis.records.fetch_partition import read_error, readable_e
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.reading import FetchIsolation
 from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken
 from reference_broker.ports.disk import DiskError
@@ -113,7 +113,7 @@ class RemoteQuery(NamedTuple):
 
     topic: str
     partition: int
-    log: PartitionLog
+    log: UnifiedLog
     timestamp_ms: int
 
 
@@ -252,7 +252,7 @@ def find(
     return ErrorCode.not_leader_or_follower if partition.is_removed else ErrorCode.offset_not_available
 
 
-def _at(log: PartitionLog, offset: int) -> ListedOffset:
+def _at(log: UnifiedLog, offset: int) -> ListedOffset:
     return ListedOffset(offset, leader_epoch=log.epoch_at(offset))
 
 

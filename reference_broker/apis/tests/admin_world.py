@@ -16,8 +16,8 @@ from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED, Dispatcher
 from reference_broker.apis.tests.declared import key_of, newest_version
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.broker_lifecycle import BrokerLifecycle
-from reference_broker.controller.controller import ControllerChannel
+from reference_broker.controller.broker_lifecycle import BrokerLifecycleManager
+from reference_broker.controller.controller import NodeToControllerChannelManager
 from reference_broker.controller.planning.brokers import Incarnation
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld
@@ -27,7 +27,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import Identity
 from reference_broker.records.record import Record, build
-from reference_broker.replication.partition_publisher import PartitionPublisher
+from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
@@ -121,9 +121,9 @@ class AdminWorld:
         self.ports = QueuedPorts()
         self.auto = True
         parsed = self.metadata.config
-        channel = ControllerChannel(self.metadata.node_context(seed + 2), parsed, self.controller)
+        channel = NodeToControllerChannelManager(self.metadata.node_context(seed + 2), parsed, self.controller)
         self.controller.serve_locally = self._serve_locally
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = BrokerLifecycleManager(
             self.metadata.node_context(seed + 3),
             parsed,
             Identity("cluster", 1, DIRECTORY_ID),
@@ -174,7 +174,7 @@ class AdminWorld:
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.ports.note),
         )
         self.dispatcher = Dispatcher(self.broker)
-        self.publisher = PartitionPublisher(
+        self.publisher = BrokerMetadataPublisher(
             1,
             parsed,
             self.disk,

@@ -10,7 +10,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.records import k01_fetch
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
+from reference_broker.log.partition_log import OffsetOutOfRange, UnifiedLog
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
@@ -48,7 +48,7 @@ class FakeBatch:
 
 @dataclass
 class FakeLog:
-    """The part of a PartitionLog that the handlers use. ``touches`` counts the calls; ``lso_hold``: an open
+    """The part of a UnifiedLog that the handlers use. ``touches`` counts the calls; ``lso_hold``: an open
     transaction."""
 
     batches: list[FakeBatch] = field(default_factory=list)
@@ -400,7 +400,7 @@ def names(response: FetchResponse) -> list[tuple[str | bytes, int]]:
     return list(partitions_of(response))
 
 
-def real_log() -> PartitionLog:
+def real_log() -> UnifiedLog:
     """Return an empty log on a disk in memory."""
     return run_to_end(open_log(MemoryDisk(), "p-0", LogConfig(), Now(0, 0), clean=True))
 

@@ -11,7 +11,7 @@ from kio.static.primitive import i16, i32
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.controller.controller import ControllerChannel
+from reference_broker.controller.controller import NodeToControllerChannelManager
 from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.groups.records import offsets_topic_configs
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
@@ -26,7 +26,7 @@ else:
     request_schema = LazySchema("create_topics.v7.request")
 
 
-def request_creation(channel: ControllerChannel, new_topic: NewTopic, over: Callable[[], None]) -> None:
+def request_creation(channel: NodeToControllerChannelManager, new_topic: NewTopic, over: Callable[[], None]) -> None:
     """Request a topic. ``over`` is called when the request has a response or has failed. The topic may exist then.
 
     The active controller must be known (``channel.has_leader``).

@@ -27,7 +27,7 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, as_uuid, error_fields
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.new_partitions import too_many_partitions
 from reference_broker.controller.planning.topic_creation import (
@@ -69,7 +69,7 @@ def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
 API = Api.of(CreateTopicsRequest, handle)
 
 
-def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopicsResponse]:
+def _refused(body: CreateTopicsRequest, refusal: ApiError) -> Sliced[CreateTopicsResponse]:
     results: dict[str, CreatableTopicResult] = {}
     for number, topic in enumerate(body.topics, 1):
         results[topic.name] = CreatableTopicResult(
@@ -93,8 +93,8 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _result(name: str, outcome: PlannedTopic | Refusal, settings: _Settings) -> CreatableTopicResult:
-    if isinstance(outcome, Refusal):
+def _result(name: str, outcome: PlannedTopic | ApiError, settings: _Settings) -> CreatableTopicResult:
+    if isinstance(outcome, ApiError):
         return CreatableTopicResult(name=TopicName(name), topic_id=None, configs=(), **error_fields(outcome))
     return CreatableTopicResult(
         name=TopicName(name),

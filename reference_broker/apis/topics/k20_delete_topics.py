@@ -19,7 +19,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, as_uuid
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, as_uuid
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
@@ -48,7 +48,7 @@ def _named(entry: DeleteTopicState) -> NamedTopic:
     return NamedTopic(entry.name, None if entry.topic_id is None else entry.topic_id.bytes)
 
 
-def _result(entry: DeleteTopicState, outcome: TopicImage | Refusal, api_version: int) -> DeletableTopicResult:
+def _result(entry: DeleteTopicState, outcome: TopicImage | ApiError, api_version: int) -> DeletableTopicResult:
     if isinstance(outcome, TopicImage):
         return DeletableTopicResult(
             name=TopicName(outcome.name), topic_id=as_uuid(outcome.topic_id), error_code=ErrorCode.none
@@ -61,7 +61,7 @@ def _result(entry: DeleteTopicState, outcome: TopicImage | Refusal, api_version:
     )
 
 
-def _error_code(refusal: Refusal, api_version: int) -> ErrorCode:
+def _error_code(refusal: ApiError, api_version: int) -> ErrorCode:
     if refusal.error is ErrorCode.topic_deletion_disabled and api_version < DELETION_DISABLED_FROM:
         return ErrorCode.invalid_request
     return refusal.error

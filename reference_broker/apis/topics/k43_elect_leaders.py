@@ -18,7 +18,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
-from reference_broker.apis.responses import NO_THROTTLE, Refusal, error_fields
+from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.partition_changes import Election
 from reference_broker.controller.planning.partition_requests import (
     ElectionOutcomes,
@@ -36,8 +36,8 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
     """Respond later, with one result for each partition in the order of the request."""
 
-    def response_of(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
-        by_topic = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
+    def response_of(outcomes: ElectionOutcomes | ApiError) -> ElectLeadersResponse:
+        by_topic = _all_refused(body, outcomes) if isinstance(outcomes, ApiError) else outcomes
         return ElectLeadersResponse(
             throttle_time=NO_THROTTLE,
             error_code=error_fields(outcomes)["error_code"],
@@ -46,7 +46,7 @@ def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeader
 
     election = ELECTIONS.get(body.election_type)
     if election is None:
-        return response_of(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
+        return response_of(ApiError(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
     forward_or_propose(
         broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), response_of
     )
@@ -62,7 +62,7 @@ def _wanted(body: ElectLeadersRequest) -> RequestedPartitions | None:
     return [(entry.topic, entry.partitions) for entry in body.topic_partitions]
 
 
-def _all_refused(body: ElectLeadersRequest, refusal: Refusal) -> ElectionOutcomes:
+def _all_refused(body: ElectLeadersRequest, refusal: ApiError) -> ElectionOutcomes:
     """The results when the whole request is refused. Version 0 has no error for the whole request."""
     return [(entry.topic, [(index, refusal) for index in entry.partitions]) for entry in body.topic_partitions or ()]
 

@@ -22,7 +22,7 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode
@@ -85,7 +85,7 @@ def _describe_partition(broker: Broker, topic: str, index: int, work: Budget) ->
     return PartitionResponse(partition_index=i32(index), error_code=ErrorCode.none, active_producers=tuple(producers))
 
 
-def _log_of(broker: Broker, topic: str, index: int) -> PartitionLog | Error:
+def _log_of(broker: Broker, topic: str, index: int) -> UnifiedLog | Error:
     led = led_partition(broker, topic, index, ANY_EPOCH)
     if not isinstance(led, Error):
         return led.log

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
-from reference_broker.controller.planning.partition_changes import Election, PartitionChanges, election_of
+from reference_broker.controller.planning.partition_changes import Election, PartitionChangeBuilder, election_of
+from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation, PlanContext, Records
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage, includes
 from reference_broker.metadata.records import (
@@ -39,19 +39,19 @@ FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 
 PARTITIONS_PER_UNIT = 50
 CHANGES_PER_UNIT = 2
-"""The number of partitions that a plan can look at, and the number that it can change, in about 10 us."""
+"""Number of partitions that a plan can check, and number that it can change, in about 10 us."""
 
-PARTITIONS_PER_LOOK = 250
-"""Number of partitions of one topic after which the plan checks the event's time. Changing all of them takes 1.3 ms."""
+PARTITIONS_PER_RANGE = 250
+"""Number of partitions of one topic after which a plan spends its budget. Changing all of them takes 1.3 ms."""
 
 
 BrokerPlan: TypeAlias = Callable[[PlanContext, BrokerImage], Sliced[list[MetadataRecord]]]
 """Plans the change of one broker's state, such as ``fencing``."""
 
 
-def restarting(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
-    """Take the broker out of the ISRs and the leadership, before its new incarnation is registered. After an unclean
-    shutdown it is no eligible leader either (E-4)."""
+def handle_broker_restarted(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
+    """Return the records that remove a broker from the ISRs and the leadership before its new incarnation is
+    registered, and after an unclean shutdown from the eligible leader replicas, too (E-4)."""
     broker = context.latest.brokers.get(broker_id)
     if not keeps_eligible_leaders(context.latest):
         if broker is None or broker.fenced:
@@ -62,44 +62,49 @@ def restarting(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[
     return (yield from _records_without_broker(context, broker_id, uncleanly=uncleanly))
 
 
-def fencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Return no records for a broker that is fenced."""
+def handle_broker_fenced(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+    """Return the records that fence the broker: its replicas leave the ISRs and the leadership. There are none for a
+    fenced broker."""
     if broker.fenced:
         return []
     records = yield from _records_without_broker(context, broker.broker_id)
-    records.append(_change(broker, FENCED, 0))
+    records.append(_registration_change(broker, FENCED, 0))
     return records
 
 
-def leaving(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Begin a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
-    serve clients with older metadata. Return no records for a broker that is fenced or in controlled shutdown."""
+def handle_broker_in_controlled_shutdown(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+    """Return the records that begin a controlled shutdown: the broker leaves the ISRs and the leadership. It is not
+    fenced yet, so that it can serve clients with older metadata. There are none for a
+    broker that is fenced or in controlled shutdown."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    return [_change(broker, NO_CHANGE, 1), *(yield from _records_without_broker(context, broker.broker_id))]
+    return [
+        _registration_change(broker, NO_CHANGE, 1),
+        *(yield from _records_without_broker(context, broker.broker_id)),
+    ]
 
 
-def shutting_down(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """End a controlled shutdown: the broker is fenced, and the record says that the broker itself requested this."""
+def handle_broker_shutdown_now(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+    """Return the records that end a controlled shutdown: the broker is fenced, and stays in controlled shutdown."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
     records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
-    records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
+    records.append(_registration_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
 
-def unfencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Let the broker lead again, and elect leaders for partitions without one. Return no records for a broker that
-    is not fenced or has shut down."""
+def handle_broker_unfenced(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+    """Return the records that unfence the broker, and elect leaders for partitions without one. There are none for a
+    broker that is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
-    changes = PartitionChanges.of(context.latest, and_with=broker.broker_id)
-    records = yield from _changes(context, partial(changes.coming, broker_id=broker.broker_id))
-    return [_change(broker, UNFENCED, 0), *records]
+    changes = PartitionChangeBuilder.of(context.latest, and_with=broker.broker_id)
+    records = yield from _changes_of_all_topics(context, partial(changes.with_broker, broker_id=broker.broker_id))
+    return [_registration_change(broker, UNFENCED, 0), *records]
 
 
-def unregistering(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Remove the broker. Other replicas lead its partitions."""
+def handle_broker_unregistered(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
+    """Return the records that remove the broker's registration, and its replicas from the ISRs and the leadership."""
     records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
@@ -118,39 +123,41 @@ def _records_without_broker(
 ) -> Sliced[list[MetadataRecord]]:
     """Return the records that take the broker out of all ISRs with another member, and elect other leaders for its
     partitions."""
-    changes = PartitionChanges.of(context.latest, without=broker_id)
-    without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
-    return (yield from _changes(context, without))
+    changes = PartitionChangeBuilder.of(context.latest, without=broker_id)
+    without = partial(changes.without_broker, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
+    return (yield from _changes_of_all_topics(context, without))
 
 
-def _changes(
+def _changes_of_all_topics(
     context: PlanContext, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
 ) -> Sliced[list[MetadataRecord]]:
-    """Return the records that ``changed`` makes for all topics. ``changed`` gets a part of one topic at a time."""
+    """Return the records that ``changed`` makes for all topics. It gets a range of one topic's partitions at a time."""
     records: list[MetadataRecord] = []
     for topic in context.latest.topics.values():
         election = election_of(context.latest, context.config, topic.name)
-        for indexes in looks(topic):
-            records_of_part = list(changed(topic, indexes, election))
-            records += records_of_part
-            if context.spend(cost_of(indexes, records_of_part)):
+        for indexes in partition_ranges(topic):
+            records_of_range = list(changed(topic, indexes, election))
+            records += records_of_range
+            if context.spend(cost_of(indexes, records_of_range)):
                 yield
     return records
 
 
-def looks(topic: TopicImage) -> Iterator[range]:
-    """Yield the partitions of a topic in parts."""
+def partition_ranges(topic: TopicImage) -> Iterator[range]:
+    """Yield the partition indexes of a topic in ranges of at most PARTITIONS_PER_RANGE."""
     count = len(topic.partitions)
-    for first in range(0, count, PARTITIONS_PER_LOOK):
-        yield range(first, min(first + PARTITIONS_PER_LOOK, count))
+    for first in range(0, count, PARTITIONS_PER_RANGE):
+        yield range(first, min(first + PARTITIONS_PER_RANGE, count))
 
 
 def cost_of(indexes: range, changed: Sequence[object]) -> int:
-    """Return the cost of a part of a topic (``looks``), in units of about 10 us."""
+    """Return the cost of a range of a topic's partitions (``partition_ranges``), in units of about 10 us."""
     return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
 
 
-def _change(broker: BrokerImage, fenced: int, in_controlled_shutdown: int) -> BrokerRegistrationChangeRecord:
+def _registration_change(
+    broker: BrokerImage, fenced: int, in_controlled_shutdown: int
+) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
         broker_epoch=broker.broker_epoch,
@@ -160,15 +167,15 @@ def _change(broker: BrokerImage, fenced: int, in_controlled_shutdown: int) -> Br
 
 
 class Sessions(Protocol):
-    """The part of ``controller.broker_heartbeats.BrokerHeartbeats`` that is needed here."""
+    """The sessions of brokers (``controller.broker_heartbeats.BrokerHeartbeatManager``)."""
 
-    def renew(self, broker_id: int) -> None: ...
+    def touch(self, broker_id: int) -> None: ...
     def has_session(self, broker_id: int) -> bool: ...
     def forget(self, broker_id: int) -> None: ...
 
 
 @dataclass(slots=True)
-class BrokerStateChange(Change[Refusal | None]):
+class BrokerStateChange(ControllerWriteOperation[ApiError | None]):
     """A change of one broker's state, which the active controller makes on its own. Nothing is changed if the broker
     has registered again in the meantime."""
 
@@ -194,7 +201,7 @@ class BrokerStateChange(Change[Refusal | None]):
         self.has_records = bool(records)
         return records
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused
 
 
@@ -236,32 +243,32 @@ class Registration:
         )
 
 
-def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
+def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> ApiError | None:
     """Return the reason why a broker may not register, or None."""
     if registration.cluster_id != cluster_id:
-        return Refusal(
+        return ApiError(
             ErrorCode.inconsistent_cluster_id, f"Expected cluster ID {cluster_id}, but got {registration.cluster_id}"
         )
     if not registration.listeners:
-        return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
+        return ApiError(ErrorCode.invalid_registration, "No listeners were given.")
     for feature, level in image.features.items():
         if not includes(registration.features, feature, level):
-            return Refusal(
+            return ApiError(
                 ErrorCode.unsupported_version,
                 f"Unable to register because the broker does not support version {level} of {feature}.",
             )
     return None
 
 
-def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
+def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> ApiError | None:
     """The refusal of a request from a broker that is not registered with that epoch, or None."""
     broker = image.brokers.get(broker_id)
     if broker is not None and broker.broker_epoch == broker_epoch:
         return None
-    return Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
+    return ApiError(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
 
 
-def registering(registration: Registration, broker_epoch: int) -> RegisterBrokerRecord:
+def register_broker_record(registration: Registration, broker_epoch: int) -> RegisterBrokerRecord:
     """The record that registers the broker, fenced. ``broker_epoch`` is the offset of this record."""
     return RegisterBrokerRecord(
         broker_id=registration.broker_id,
@@ -281,9 +288,9 @@ def registering(registration: Registration, broker_epoch: int) -> RegisterBroker
 
 
 @dataclass(slots=True)
-class Restart(Change[None]):
-    """The first change of a registration. Without it a new incarnation would lead, and be in the ISR, although it may
-    have lost records of the old one."""
+class IncarnationReplacement(ControllerWriteOperation[None]):
+    """The first of the two changes of a registration: the old incarnation leaves the ISRs and the leadership, because
+    the new one may have lost its records."""
 
     name = "a broker has restarted"
     atomic = False
@@ -293,7 +300,7 @@ class Restart(Change[None]):
     sessions: Sessions
     own: Incarnation | None
     """The broker in this process, if there is one."""
-    problem: Refusal | None = None
+    problem: ApiError | None = None
     """The reason why the broker may not register, or None."""
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
@@ -302,9 +309,9 @@ class Restart(Change[None]):
         if self.problem is not None or (broker is not None and broker.incarnation_id == self.requested.incarnation_id):
             return ()
         uncleanly = not self.requested.is_after_clean_shutdown(broker)
-        return (yield from restarting(context, self.requested.broker_id, uncleanly))
+        return (yield from handle_broker_restarted(context, self.requested.broker_id, uncleanly))
 
-    def outcome(self, refused: Refusal | None) -> None:
+    def outcome(self, refused: ApiError | None) -> None:
         self.problem = self.problem or refused
 
     def judge(self, latest: MetadataImage) -> None:
@@ -314,7 +321,7 @@ class Restart(Change[None]):
         self.problem = registration_problem(self.requested, self.cluster_id, latest)
         # Decision duplicate-broker
         if self.problem is None and self._is_duplicate(latest.brokers.get(self.requested.broker_id)):
-            self.problem = Refusal(
+            self.problem = ApiError(
                 ErrorCode.duplicate_broker_registration,
                 f"Another broker is registered with ID {self.requested.broker_id}. If that is an earlier start of this "
                 "one, its session will end.",
@@ -341,13 +348,13 @@ def has_left(broker: BrokerImage) -> bool:
 
 
 @dataclass(slots=True)
-class BrokerRegistration(Change[int | Refusal]):
+class BrokerRegistration(ControllerWriteOperation[int | ApiError]):
     """The second change of a registration. The outcome is the broker epoch. An incarnation that repeats its request
     gets the broker epoch that it has, unless it has left."""
 
     name = "register a broker"
 
-    restart: Restart
+    restart: IncarnationReplacement
     epoch: int = NO_BROKER_EPOCH
 
     def plan(self, context: PlanContext) -> Records:
@@ -362,32 +369,32 @@ class BrokerRegistration(Change[int | Refusal]):
             return ()
         restart.sessions.forget(requested.broker_id)  # A session is that of one broker epoch.
         self.epoch = context.next_offset
-        return (registering(requested, self.epoch),)
+        return (register_broker_record(requested, self.epoch),)
 
-    def outcome(self, refused: Refusal | None) -> int | Refusal:
+    def outcome(self, refused: ApiError | None) -> int | ApiError:
         return refused or self.restart.problem or self.epoch
 
 
 @dataclass(slots=True)
-class Unregistration(Change[Refusal | None]):
+class Unregistration(ControllerWriteOperation[ApiError | None]):
     """Unregister a broker. The outcome is None, or why the broker was not unregistered."""
 
     name = "unregister a broker"
 
     broker_id: int
     sessions: Sessions
-    problem: Refusal | None = None
+    problem: ApiError | None = None
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         broker = context.latest.brokers.get(self.broker_id)
         if broker is None:
             message = f"Broker ID {self.broker_id} is not currently registered"
-            self.problem = Refusal(ErrorCode.broker_id_not_registered, message)
+            self.problem = ApiError(ErrorCode.broker_id_not_registered, message)
             return ()
         self.sessions.forget(self.broker_id)
-        return (yield from unregistering(context, broker))
+        return (yield from handle_broker_unregistered(context, broker))
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused or self.problem
 
 
@@ -398,14 +405,14 @@ GREATEST_PRODUCER_ID = 2**63 - 1
 
 
 @dataclass(slots=True)
-class ProducerIdBlock(Change[int | Refusal]):
+class ProducerIdBlock(ControllerWriteOperation[int | ApiError]):
     """Gives the next block to one broker. The outcome is the block's first ID."""
 
     name = "allocate producer IDs"
 
     broker_id: int
     broker_epoch: int
-    result: int | Refusal | None = None
+    result: int | ApiError | None = None
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
@@ -414,7 +421,7 @@ class ProducerIdBlock(Change[int | Refusal]):
             self.result = stale
             return ()
         if latest.next_producer_id > GREATEST_PRODUCER_ID - BLOCK_SIZE:
-            self.result = Refusal(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
+            self.result = ApiError(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
             return ()
         self.result = latest.next_producer_id
         return (
@@ -425,7 +432,7 @@ class ProducerIdBlock(Change[int | Refusal]):
             ),
         )
 
-    def outcome(self, refused: Refusal | None) -> int | Refusal:
+    def outcome(self, refused: ApiError | None) -> int | ApiError:
         if refused is not None:
             return refused
         assert self.result is not None, "a block of producer IDs is completed before it is planned"

@@ -14,7 +14,13 @@ from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYN
 from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, PlanContext, Records, Refusal
+from reference_broker.controller.write_operations import (
+    UNITS_PER_ENTRY,
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
+)
 from reference_broker.metadata.broker_settings import (
     CLUSTER,
     MIN_ISR_KEY,
@@ -32,12 +38,12 @@ from reference_broker.wire.errors import ErrorCode
 Resource: TypeAlias = tuple[int, str]
 """(type, name)."""
 
-DUPLICATE = Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+DUPLICATE = ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
 
-MIN_ISR_STAYS = Refusal(
+MIN_ISR_STAYS = ApiError(
     ErrorCode.invalid_config, "The cluster's min.insync.replicas cannot be removed while ELR is enabled."
 )
-MIN_ISR_OF_BROKER = Refusal(
+MIN_ISR_OF_BROKER = ApiError(
     ErrorCode.invalid_config, "A broker's own min.insync.replicas cannot be altered while ELR is enabled."
 )
 RESOURCE_NAMES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
@@ -57,7 +63,7 @@ class RequestedConfigs:
     replaces_all: bool = False
     """Whether settings without a step are removed instead."""
 
-    def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
+    def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | ApiError:
         """Return the settings after the change of ``before``, or the reason why it is not possible."""
         after = {} if self.replaces_all else dict(before)
         for name, operation, value in self.steps:
@@ -66,48 +72,48 @@ class RequestedConfigs:
                 return problem
         return after
 
-    def form_problem(self) -> Refusal | None:
+    def form_problem(self) -> ApiError | None:
         """Return the error of the steps, whatever the resource is."""
         names = [name for name, _, _ in self.steps]
         if len(dict.fromkeys(names)) < len(names):
-            return Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+            return ApiError(ErrorCode.invalid_request, "Error due to duplicate config keys")
         without = [name for name, operation, value in self.steps if value is None and operation != DELETE]
         if without:
-            return Refusal(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
+            return ApiError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
         return None
 
 
-ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
+ConfigOutcomes: TypeAlias = Sequence[ApiError | None]
 """For each entry of the request why the resource was not changed, or None if it was."""
 
 
 @dataclass(slots=True)
-class ConfigChange(Change[ConfigOutcomes]):
+class ConfigChange(ControllerWriteOperation[ConfigOutcomes]):
     """All good resources of one request are changed at once, or none."""
 
     name = "alter configs"
 
     requested: Sequence[RequestedConfigs]
     validate_only: bool
-    results: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
+    results: list[list[ConfigRecord | ClearElrRecord] | ApiError] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         times = Counter(requested.resource for requested in self.requested)
         for requested in self.requested:
             result = DUPLICATE if times[requested.resource] > 1 else _records(context, requested)
             self.results.append(result)
-            if context.spend(UNITS_PER_ENTRY if isinstance(result, Refusal) else 2 + 2 * len(result)):
+            if context.spend(UNITS_PER_ENTRY if isinstance(result, ApiError) else 2 + 2 * len(result)):
                 yield
-        good = [each for each in self.results if not isinstance(each, Refusal)]
+        good = [each for each in self.results if not isinstance(each, ApiError)]
         return () if self.validate_only else chain.from_iterable(good)
 
-    def outcome(self, refused: Refusal | None) -> ConfigOutcomes:
+    def outcome(self, refused: ApiError | None) -> ConfigOutcomes:
         if refused is not None:
             return [refused] * len(self.requested)
-        return [result if isinstance(result, Refusal) else None for result in self.results]
+        return [result if isinstance(result, ApiError) else None for result in self.results]
 
 
-def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
+def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRecord | ClearElrRecord] | ApiError:
     """A new min.insync.replicas clears the eligible leader replicas that were kept by the old one (E-8)."""
     latest = context.latest
     problem = requested.form_problem() or unknown_kind(*requested.resource) or _name_problem(*requested.resource)
@@ -115,7 +121,7 @@ def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRe
         return problem
     before = latest.configs.get(requested.resource, {})
     after = requested.after(before, context.config)
-    if isinstance(after, Refusal):
+    if isinstance(after, ApiError):
         return after
     is_topic = requested.resource[0] == TOPIC_RESOURCE
     try:
@@ -129,7 +135,7 @@ def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRe
             for layers in _layers(latest, name, after):
                 check_together(context.config, layers, changed)
     except ConfigError as error:
-        return Refusal(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
+        return ApiError(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
     problem = (
         _existence_problem(latest, requested.resource[1]) if is_topic else _min_isr_problem(latest, requested, after)
     )
@@ -168,33 +174,33 @@ def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[st
     return records
 
 
-def unknown_kind(kind: int, name: str) -> Refusal | None:
+def unknown_kind(kind: int, name: str) -> ApiError | None:
     """Return the reason why resources of this kind have no settings here."""
     if kind in (TOPIC_RESOURCE, BROKER_RESOURCE):
         return None
     known = RESOURCE_NAMES.get(kind)
     what = f"Unknown resource type {kind}" if known is None else f"Unsupported resource type {known} of '{name}'"
-    return Refusal(ErrorCode.invalid_request, f"{what}: this broker has settings of topics and brokers only.")
+    return ApiError(ErrorCode.invalid_request, f"{what}: this broker has settings of topics and brokers only.")
 
 
-def _name_problem(kind: int, name: str) -> Refusal | None:
+def _name_problem(kind: int, name: str) -> ApiError | None:
     if kind == BROKER_RESOURCE:
         if not name or (name.isascii() and name.isdecimal()):
             return None
-        return Refusal(ErrorCode.invalid_request, f"Node id must be an integer of at least 0, but it is: {name}")
+        return ApiError(ErrorCode.invalid_request, f"Node id must be an integer of at least 0, but it is: {name}")
     if not name:
-        return Refusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+        return ApiError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     problem = name_problem(name)
-    return None if problem is None else Refusal(ErrorCode.invalid_topic_exception, problem)
+    return None if problem is None else ApiError(ErrorCode.invalid_topic_exception, problem)
 
 
-def _existence_problem(latest: MetadataImage, topic: str) -> Refusal | None:
+def _existence_problem(latest: MetadataImage, topic: str) -> ApiError | None:
     if topic in latest.topics:
         return None
-    return Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{topic}' does not exist.")
+    return ApiError(ErrorCode.unknown_topic_or_partition, f"The topic '{topic}' does not exist.")
 
 
-def _min_isr_problem(latest: MetadataImage, requested: RequestedConfigs, after: Mapping[str, str]) -> Refusal | None:
+def _min_isr_problem(latest: MetadataImage, requested: RequestedConfigs, after: Mapping[str, str]) -> ApiError | None:
     """Where eligible leader replicas are kept, the whole cluster must have one min.insync.replicas (E-8)."""
     if not keeps_eligible_leaders(latest):
         return None
@@ -205,7 +211,7 @@ def _min_isr_problem(latest: MetadataImage, requested: RequestedConfigs, after: 
 
 def _apply(
     config: BrokerConfig, kind: int, name: str, operation: int, value: str, settings: dict[str, str]
-) -> Refusal | None:
+) -> ApiError | None:
     """Change ``settings``, or return why that is not possible."""
     if operation == DELETE:
         settings.pop(name, None)
@@ -214,10 +220,10 @@ def _apply(
         settings[name] = value
         return None
     if operation not in (APPEND, SUBTRACT):
-        return Refusal(ErrorCode.invalid_request, f"Unknown operation type {operation} for setting {name}.")
+        return ApiError(ErrorCode.invalid_request, f"Unknown operation type {operation} for setting {name}.")
     key = (TOPIC_KEYS if kind == TOPIC_RESOURCE else BROKER_KEYS).get(name)
     if key is None or key.kind is not Kind.LIST:
-        return Refusal(ErrorCode.invalid_config, f"Setting {name} is no list: it can only be set or deleted.")
+        return ApiError(ErrorCode.invalid_config, f"Setting {name} is no list: it can only be set or deleted.")
     of_broker = BROKER_SYNONYMS.get(name, "") if kind == TOPIC_RESOURCE else name
     current = settings.get(name, key.text(config.value(of_broker) if of_broker else key.default))
     settings[name] = ",".join(_combined(current, value, operation))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
+from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation, PlanContext, Records
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
 from reference_broker.metadata.features import (
     DRAFT_FEATURES,
@@ -33,14 +33,14 @@ class RequestedLevel:
 
 
 @dataclass(slots=True)
-class FeatureUpdates(Change[Refusal | None]):
+class FeatureUpdates(ControllerWriteOperation[ApiError | None]):
     """All updates of one request are done, or none. The outcome is the first problem, as in Kafka."""
 
     name = "update features"
 
     requested: Sequence[RequestedLevel]
     validate_only: bool
-    problem: Refusal | None = None
+    problem: ApiError | None = None
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
@@ -64,7 +64,7 @@ class FeatureUpdates(Change[Refusal | None]):
             records += _without_min_isr_of_brokers(latest)
         return records
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused or self.problem
 
 
@@ -77,10 +77,10 @@ def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]
 
 def _problem(
     latest: MetadataImage, supported: Mapping[str, tuple[int, int]], requested: RequestedLevel, is_twice: bool
-) -> Refusal | None:
+) -> ApiError | None:
     name = requested.feature
     if is_twice:
-        return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
+        return ApiError(ErrorCode.invalid_request, f"Feature {name} is given twice.")
     if name in DRAFT_FEATURES:
         supported = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
     if name in OFF_FEATURES and requested.level == 0:
@@ -93,7 +93,7 @@ def _problem(
         reason = _level_problem(latest, supported[name], requested)
     if reason is None:
         return None
-    return Refusal(
+    return ApiError(
         ErrorCode.invalid_update_version, f"Invalid update version {requested.level} for feature {name}. {reason}"
     )
 
@@ -102,13 +102,13 @@ def _current(latest: MetadataImage, feature: str) -> int:
     return DRAFT_LEVEL if feature in DRAFT_FEATURES else latest.features.get(feature, 0)
 
 
-def _unmet(latest: MetadataImage, requested: Sequence[RequestedLevel]) -> Refusal | None:
+def _unmet(latest: MetadataImage, requested: Sequence[RequestedLevel]) -> ApiError | None:
     """Return why the levels cannot be combined, or None: the records of eligible leader replicas need a
     metadata.version."""
     levels = {**latest.features, **{update.feature: update.level for update in requested}}
     if levels.get(ELR_FEATURE, 0) == 0 or levels.get(METADATA_VERSION_FEATURE, 0) >= ELR_FROM:
         return None
-    return Refusal(
+    return ApiError(
         ErrorCode.invalid_update_version,
         f"{ELR_FEATURE} {levels[ELR_FEATURE]} needs {METADATA_VERSION_FEATURE} {ELR_FROM} or higher.",
     )

@@ -4,8 +4,8 @@ assignments."""
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.partition_changes import active_brokers, is_active, only_directories
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.features import knows_directories
 from reference_broker.metadata.identifiers import NO_DIRECTORY
 from reference_broker.metadata.image import MetadataImage
@@ -20,18 +20,18 @@ Replicas: TypeAlias = Iterator[tuple[int, ...]]
 """Yields the brokers of each new partition."""
 
 
-def too_many_partitions(partitions: int) -> Refusal | None:
+def too_many_partitions(partitions: int) -> ApiError | None:
     """Return the reason why one request may not create this number of partitions, or None if it may."""
     if partitions <= MAX_PARTITIONS_PER_REQUEST:
         return None
-    return Refusal(
+    return ApiError(
         ErrorCode.policy_violation,
         f"Excessively large number of partitions per request: {partitions}, at most {MAX_PARTITIONS_PER_REQUEST} are "
         "allowed.",
     )
 
 
-def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
+def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> ApiError | None:
     """Return the error of the replicas of one partition. ``expected`` is the number of replicas of the other ones."""
     problem = None
     if not brokers:
@@ -48,7 +48,7 @@ def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int
         )
     elif not any(is_active(image, broker) for broker in brokers):
         problem = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown."
-    return None if problem is None else Refusal(ErrorCode.invalid_replica_assignment, problem)
+    return None if problem is None else ApiError(ErrorCode.invalid_replica_assignment, problem)
 
 
 def partition_records(
@@ -76,4 +76,4 @@ def partition_records(
         )
 
 
-DUPLICATE_TOPIC = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
+DUPLICATE_TOPIC = ApiError(ErrorCode.invalid_request, "Duplicate topic name.")

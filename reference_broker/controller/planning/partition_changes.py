@@ -32,7 +32,7 @@ class Election(IntEnum):
     """Any replica in sync. The leader stays if it can."""
     UNCLEAN = 2
     """As ONLINE, but if no replica in sync can lead, a replica that may lack records does."""
-    GIVING_UP = 3
+    UNCLEAN_WITHOUT_DIRECTORY = 3
     """As UNCLEAN, but if no such replica can lead either, a replica in no directory does, with what is left of it."""
 
 
@@ -58,7 +58,8 @@ def elect(
 
     The ELR counts only when the ISR is empty (E-3). When both are empty, the sole last known leader is elected, because
     no replica is known to have more records (E-5). The broker of each of these replicas must have the replica's
-    directory (E-6). A replica that its broker has reported in no directory is elected only by GIVING_UP.
+    directory (E-6). A replica that its broker has reported in no directory is elected only by
+    UNCLEAN_WITHOUT_DIRECTORY.
     """
     eligible = isr or elr
 
@@ -77,11 +78,11 @@ def elect(
         last = partition.last_known_elr[0]
         if last in live and has_directory(partition, last, live[last]):  # Decision last-known-elected
             return Elected(last, unclean=True)
-    if election in (Election.UNCLEAN, Election.GIVING_UP):
+    if election in (Election.UNCLEAN, Election.UNCLEAN_WITHOUT_DIRECTORY):
         for replica in partition.replicas:
             if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:  # Decision unclean-elected
                 return Elected(replica, unclean=True)
-    if election is Election.GIVING_UP:
+    if election is Election.UNCLEAN_WITHOUT_DIRECTORY:
         for replica in partition.replicas:
             if replica in live:
                 return Elected(replica, unclean=True)
@@ -126,13 +127,13 @@ LEADER_CHANGE_NOT_NEEDED_FROM = 12
 
 NO_LEADER_CHANGE = -2
 NO_STATE_CHANGE = -1
-NOBODY = -1
+NO_BROKER = -1
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionChanges:
+class PartitionChangeBuilder:
     """Changes of partitions, planned by one image."""
 
     image: MetadataImage
@@ -145,9 +146,9 @@ class PartitionChanges:
     """Whether eligible leader replicas are kept (KIP-966)."""
 
     @staticmethod
-    def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChanges":
+    def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChangeBuilder":
         """Judge by the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
-        return PartitionChanges(
+        return PartitionChangeBuilder(
             image=image,
             live=active_brokers(image, without, and_with),
             homes=only_directories(image) if knows_directories(image) else {},
@@ -163,16 +164,19 @@ class PartitionChanges:
         isr: tuple[int, ...] | None = None,
         election: Election = Election.ONLINE,
         recovery_state: int | None = None,
-        unclean: int = NOBODY,
+        unclean: int = NO_BROKER,
         home: tuple[int, bytes] | None = None,
     ) -> PartitionChangeRecord | None:
-        """Return None if nothing changes. ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that
-        has shut down uncleanly, so that it is not eligible. ``home`` is a broker and the directory in which its replica
-        is now. Without eligible leader replicas an empty ISR keeps its last member, and the partition has no
-        leader."""
+        """Return the record that changes one partition, with a new leader if an election is needed, or None if nothing
+        changes.
+
+        ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that has shut down uncleanly, so that it is
+        not eligible. ``home`` is a broker and the directory in which its replica is now. Without eligible leader
+        replicas an empty ISR keeps its last member, and the partition has no leader.
+        """
         partition = topic.partitions[index] if home is None else _at_home(topic.partitions[index], *home)
         target = partition.isr if isr is None else isr
-        elr = self._eligible(topic, partition, target, unclean)
+        elr = self._eligible_leader_replicas(topic, partition, target, unclean)
         elected = elect(partition, target, elr, self.live, election)
         leader = NO_LEADER_CHANGE if elected.leader == partition.leader else elected.leader
         state = partition.leader_recovery_state if recovery_state is None else recovery_state
@@ -180,9 +184,9 @@ class PartitionChanges:
             target, elr = (leader,), ()
             state = RECOVERING
         elif elected.leader in elr and not target:  # Decision elected-from-elr
-            target, elr = (elected.leader,), tuple(each for each in elr if each != elected.leader)
+            target, elr = (elected.leader,), tuple(replica for replica in elr if replica != elected.leader)
         new_isr = target if target != partition.isr and (target or self.keeps_elr) else None
-        if leader == NO_LEADER_CHANGE and new_isr is not None and self._bumps(partition.isr, new_isr):
+        if leader == NO_LEADER_CHANGE and new_isr is not None and self._must_bump_leader_epoch(partition.isr, new_isr):
             leader = partition.leader
         record = PartitionChangeRecord(
             partition_id=index,
@@ -191,12 +195,12 @@ class PartitionChanges:
             leader=leader,
             leader_recovery_state=NO_STATE_CHANGE if state == partition.leader_recovery_state else state,
             eligible_leader_replicas=None if elr == partition.elr else elr,
-            last_known_elr=self._last_known(partition, target, elected.leader),
+            last_known_elr=self._last_known_elr(partition, target, elected.leader),
             directories=self._directories(partition, target, topic.partitions[index].directories, elected),
         )
         return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id) else record
 
-    def leaving(
+    def without_broker(
         self,
         topic: TopicImage,
         indexes: range,
@@ -206,9 +210,10 @@ class PartitionChanges:
         uncleanly: bool = False,
         single_stay: bool = False,
     ) -> Iterator[PartitionChangeRecord]:
-        """Take a broker out of the ISR and the leadership of some partitions, and after an unclean shutdown out of the
-        eligible leader replicas, too (E-4). With ``single_stay``, partitions without other replicas are not changed."""
-        unclean = broker_id if uncleanly else NOBODY
+        """Yield the records that remove a broker from the ISR and the leadership of these partitions, and after an
+        unclean shutdown from the eligible leader replicas, too (E-4). With ``single_stay``, partitions without other
+        replicas are not changed."""
+        unclean = broker_id if uncleanly else NO_BROKER
         for index in indexes:
             partition = topic.partitions[index]
             if single_stay and len(partition.replicas) == 1:
@@ -224,11 +229,12 @@ class PartitionChanges:
                 if record is not None:
                     yield record
 
-    def coming(
+    def with_broker(
         self, topic: TopicImage, indexes: range, election: Election, broker_id: int
     ) -> Iterator[PartitionChangeRecord]:
-        """Elect leaders for partitions without one, now that the broker is there. A partition without other replicas
-        that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
+        """Yield the records that elect leaders for partitions without one, because the broker is unfenced. A partition
+        that it still leads, because there are no other replicas, begins a new leader epoch: the broker may have lost
+        records that were read."""
         for index in indexes:
             partition = topic.partitions[index]
             if partition.leader == broker_id:
@@ -238,22 +244,23 @@ class PartitionChanges:
                 if record is not None:
                     yield record
 
-    def _eligible(
+    def _eligible_leader_replicas(
         self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...], unclean: int
     ) -> tuple[int, ...]:
         """Return the eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears the eligible replicas,
         since only they can lead without loss."""
-        if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):  # Decision elr-cleared
+        if isr and (not self.keeps_elr or self._has_min_isr(topic, partition, isr)):  # Decision elr-cleared
             return ()
         before = (*partition.elr, *partition.isr) if self.keeps_elr else partition.elr
-        return tuple(each for each in dict.fromkeys(before) if each not in isr and each != unclean)
+        return tuple(replica for replica in dict.fromkeys(before) if replica not in isr and replica != unclean)
 
-    def _is_enough(self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...]) -> bool:
+    def _has_min_isr(self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...]) -> bool:
         count = len(isr)
         return count >= len(partition.replicas) or count >= min_isr_of(self.image, topic.name)
 
-    def _last_known(self, partition: PartitionImage, isr: tuple[int, ...], leader: int) -> tuple[int, ...] | None:
-        """The last leader once the ISR is empty, nobody once there is a leader, None for no change."""
+    def _last_known_elr(self, partition: PartitionImage, isr: tuple[int, ...], leader: int) -> tuple[int, ...] | None:
+        """Return the new LastKnownElr: the last leader once the ISR is empty, no replica once there is a leader, or
+        None for no change."""
         before = partition.last_known_elr
         if leader != NO_LEADER:
             return () if before else None
@@ -278,16 +285,18 @@ class PartitionChanges:
         if not self.homes:
             return None
         before = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
-        settled = tuple(
-            each for each in isr if each not in partition.isr or (elected.unclean and each == elected.leader)
+        moved = tuple(
+            replica
+            for replica in isr
+            if replica not in partition.isr or (elected.unclean and replica == elected.leader)
         )
         after = tuple(
-            self.homes.get(replica, directory) if directory == NO_DIRECTORY or replica in settled else directory
+            self.homes.get(replica, directory) if directory == NO_DIRECTORY or replica in moved else directory
             for replica, directory in zip(partition.replicas, before, strict=True)
         )
         return None if after == written else after
 
-    def _bumps(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    def _must_bump_leader_epoch(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         return self.version < LEADER_CHANGE_NOT_NEEDED_FROM and any(replica not in after for replica in before)
 
 

@@ -14,15 +14,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, PlanContext, Records, Refusal
 from reference_broker.controller.planning.brokers import stale_epoch
 from reference_broker.controller.planning.partition_changes import (
     NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
     Election,
-    PartitionChanges,
+    PartitionChangeBuilder,
     election_of,
+)
+from reference_broker.controller.write_operations import (
+    UNITS_PER_ENTRY,
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
 )
 from reference_broker.metadata.delta import changed_partition
 from reference_broker.metadata.features import knows_directories
@@ -55,7 +61,7 @@ IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
 
 
 @dataclass(slots=True)
-class IsrChange(Change[IsrOutcomes | Refusal]):
+class IsrChange(ControllerWriteOperation[IsrOutcomes | ApiError]):
     """The in-sync replicas that the broker ``leader_id`` requests at once."""
 
     name = "alter partitions"
@@ -64,7 +70,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     leader_id: int
     broker_epoch: int
     requested: RequestedIsrs
-    stale: Refusal | None = None
+    stale: ApiError | None = None
     results: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
@@ -72,7 +78,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         self.stale = stale_epoch(context.latest, self.leader_id, self.broker_epoch)
         if self.stale is not None:
             return records
-        changes = PartitionChanges.of(context.latest)
+        changes = PartitionChangeBuilder.of(context.latest)
         for topic_id, partitions in self.requested:
             topic = None if topic_id is None else context.latest.topic_by_id(topic_id)
             of_topic: list[PartitionImage | ErrorCode] = []
@@ -83,13 +89,13 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
                     yield
         return records
 
-    def outcome(self, refused: Refusal | None) -> IsrOutcomes | Refusal:
+    def outcome(self, refused: ApiError | None) -> IsrOutcomes | ApiError:
         return refused or self.stale or self.results
 
     def _change(
         self,
         latest: MetadataImage,
-        changes: PartitionChanges,
+        changes: PartitionChangeBuilder,
         topic: TopicImage | None,
         requested: RequestedIsr,
         records: list[MetadataRecord],
@@ -142,19 +148,19 @@ def _bad_isr(image: MetadataImage, partition: PartitionImage, requested: Request
     return None
 
 
-NOT_NEEDED = Refusal(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
-NO_PREFERRED = Refusal(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
-NO_ELIGIBLE = Refusal(ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available.")
+NOT_NEEDED = ApiError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
+NO_PREFERRED = ApiError(ErrorCode.preferred_leader_not_available, "The preferred leader was not available.")
+NO_ELIGIBLE = ApiError(ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available.")
 
 RequestedPartitions: TypeAlias = Sequence[tuple[str, Sequence[int]]]
 """(topic, indexes of its partitions)."""
-PartitionOutcome: TypeAlias = tuple[int, Refusal | None]
+PartitionOutcome: TypeAlias = tuple[int, ApiError | None]
 """(index of a partition, why it got no new leader or None)."""
 ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 
 @dataclass(slots=True)
-class RequestedElections(Change[ElectionOutcomes | Refusal]):
+class RequestedElections(ControllerWriteOperation[ElectionOutcomes | ApiError]):
     """ElectLeaders: elections of preferred leaders, or unclean ones."""
 
     name = "elect leaders"
@@ -167,7 +173,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         latest = context.latest
-        changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
+        changes, records = PartitionChangeBuilder.of(latest), list[MetadataRecord]()
         for name, indexes in self._requested(latest):
             of_topic: list[PartitionOutcome] = []
             self.results.append((name, of_topic))
@@ -182,7 +188,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
                     yield
         return records
 
-    def outcome(self, refused: Refusal | None) -> ElectionOutcomes | Refusal:
+    def outcome(self, refused: ApiError | None) -> ElectionOutcomes | ApiError:
         return refused or self.results
 
     def _requested(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
@@ -192,18 +198,18 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
 
 
 def _elect(
-    changes: PartitionChanges, topic: TopicImage | None, name: str, index: int, election: Election
-) -> PartitionChangeRecord | Refusal:
+    changes: PartitionChangeBuilder, topic: TopicImage | None, name: str, index: int, election: Election
+) -> PartitionChangeRecord | ApiError:
     if topic is None:
-        return Refusal(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
+        return ApiError(ErrorCode.unknown_topic_or_partition, f"No such topic as {name}")
     if not 0 <= index < len(topic.partitions):
-        return Refusal(ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}")
+        return ApiError(ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}")
     partition = topic.partitions[index]
     if election is Election.PREFERRED and partition.leader == partition.replicas[0]:
         return NOT_NEEDED
     if election is Election.UNCLEAN and partition.leader != NO_LEADER:
         return NOT_NEEDED
-    requested = Election.GIVING_UP if election is Election.UNCLEAN else election
+    requested = Election.UNCLEAN_WITHOUT_DIRECTORY if election is Election.UNCLEAN else election
     record = changes.change(topic, index, election=requested)
     if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
@@ -213,11 +219,11 @@ def _elect(
 RequestedDirectories: TypeAlias = Sequence[tuple[bytes, bytes, Sequence[int]]]
 """(directory ID, topic ID, partition indexes)."""
 
-_UNKNOWN_DIRECTORIES = Refusal(ErrorCode.unsupported_version, "Directory assignment is not supported yet.")
+_UNKNOWN_DIRECTORIES = ApiError(ErrorCode.unsupported_version, "Directory assignment is not supported yet.")
 
 
 @dataclass(slots=True)
-class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
+class DirectoryChange(ControllerWriteOperation[Sequence[Sequence[ErrorCode]] | ApiError]):
     """The outcome has one error code for each partition of ``requested``, in its order."""
 
     name = "assign replicas to directories"
@@ -226,7 +232,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
     broker_id: int
     broker_epoch: int
     requested: RequestedDirectories
-    problem: Refusal | None = None
+    problem: ApiError | None = None
     results: list[list[ErrorCode]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
@@ -237,7 +243,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
             self.problem = _UNKNOWN_DIRECTORIES
         if self.problem is not None:
             return records
-        changes, online = PartitionChanges.of(latest), latest.brokers[self.broker_id].log_dirs
+        changes, online = PartitionChangeBuilder.of(latest), latest.brokers[self.broker_id].log_dirs
         for directory, topic_id, indexes in self.requested:
             topic = latest.topic_by_id(topic_id)
             election = Election.ONLINE if topic is None else election_of(latest, context.config, topic.name)
@@ -257,7 +263,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
                     yield
         return records
 
-    def outcome(self, refused: Refusal | None) -> Sequence[Sequence[ErrorCode]] | Refusal:
+    def outcome(self, refused: ApiError | None) -> Sequence[Sequence[ErrorCode]] | ApiError:
         return refused or self.problem or self.results
 
     def _problem(self, topic: TopicImage | None, index: int) -> ErrorCode | None:

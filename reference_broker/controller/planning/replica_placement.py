@@ -9,7 +9,7 @@ companions. New partitions of a topic continue after its last one (KAFKA-19577).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.controller.changes import Refusal
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.ports.node_ports import RandomSource
 from reference_broker.wire.errors import ErrorCode
@@ -104,7 +104,7 @@ class _Racks:
 
 def placement(
     image: MetadataImage, replication_factor: int, random: RandomSource, existing: Sequence[PartitionImage] = ()
-) -> Iterator[tuple[int, ...]] | Refusal:
+) -> Iterator[tuple[int, ...]] | ApiError:
     """Yield the replicas of each new partition, without end. ``existing`` holds the topic's partitions so far.
 
     Refuses with INVALID_REPLICATION_FACTOR if too few brokers are registered or all are fenced. Brokers in controlled
@@ -123,7 +123,7 @@ def placement(
             "broker(s) are registered."
         )
     if problem is not None:
-        return Refusal(
+        return ApiError(
             ErrorCode.invalid_replication_factor,
             f"Unable to replicate the partition {replication_factor} time(s): {problem}",
         )

@@ -13,7 +13,6 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.consistency import check_topic
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import normalised
-from reference_broker.controller.changes import UNITS_PER_ENTRY, Change, PlanContext, Records, Refusal, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
     DUPLICATE_TOPIC,
     Replicas,
@@ -22,6 +21,14 @@ from reference_broker.controller.planning.new_partitions import (
     too_many_partitions,
 )
 from reference_broker.controller.planning.replica_placement import placement
+from reference_broker.controller.write_operations import (
+    UNITS_PER_ENTRY,
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
+    outcomes_by_name,
+)
 from reference_broker.metadata.identifiers import METADATA_TOPIC, name_problem, random_uuid
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord, TopicRecord
@@ -65,19 +72,19 @@ class PlannedTopic:
         yield from partition_records(self.topic_id, 0, self.partitions, self.replicas, self.image)
 
 
-TopicOutcomes: TypeAlias = Mapping[str, PlannedTopic | Refusal]
+TopicOutcomes: TypeAlias = Mapping[str, PlannedTopic | ApiError]
 """By name, in the order of the request."""
 
 
 @dataclass(slots=True)
-class TopicCreation(Change[TopicOutcomes]):
+class TopicCreation(ControllerWriteOperation[TopicOutcomes]):
     """All good topics of one request are created at once, or none."""
 
     name = "create topics"
 
     requested: Sequence[NewTopic]
     validate_only: bool
-    results: dict[str, PlannedTopic | Refusal] = field(default_factory=dict)
+    results: dict[str, PlannedTopic | ApiError] = field(default_factory=dict)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         too_many = too_many_partitions(sum(_requested_partitions(context.config, topic) for topic in self.requested))
@@ -93,7 +100,7 @@ class TopicCreation(Change[TopicOutcomes]):
         good = [topic for topic in self.results.values() if isinstance(topic, PlannedTopic)]
         return () if self.validate_only else chain.from_iterable(topic.records() for topic in good)
 
-    def outcome(self, refused: Refusal | None) -> TopicOutcomes:
+    def outcome(self, refused: ApiError | None) -> TopicOutcomes:
         return outcomes_by_name(self.results, (topic.name for topic in self.requested), refused)
 
 
@@ -106,16 +113,16 @@ class _Planner:
     """The topics with '.' or '_' in their names, by the name in metrics, in which '.' is '_' and two topics must not be
     the same. None before the first use."""
 
-    def plan(self, requested: NewTopic) -> PlannedTopic | Refusal:
+    def plan(self, requested: NewTopic) -> PlannedTopic | ApiError:
         config = self.context.config
         refusal = _bad_name(requested.name) or self._name_refusal(requested.name) or _bad_numbers(config, requested)
         if refusal is not None:
             return refusal
         configs = _checked_configs(self.context.config, requested)
-        if isinstance(configs, Refusal):
+        if isinstance(configs, ApiError):
             return configs
         placed = self._replicas(requested)
-        if isinstance(placed, Refusal):
+        if isinstance(placed, ApiError):
             return placed
         partitions, factor, replicas = placed
         topic_id = self._new_topic_id()
@@ -130,12 +137,12 @@ class _Planner:
             if topic_id not in self.context.latest.topic_names:
                 return topic_id
 
-    def _name_refusal(self, name: str) -> Refusal | None:
+    def _name_refusal(self, name: str) -> ApiError | None:
         """Return why there cannot be a topic of this name, or None. A topic whose removal is not published yet still
         exists, as does its directory."""
         latest = self.context.latest
         if name in latest.topics or name in self.context.published.topics:
-            return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+            return ApiError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if "." not in name and "_" not in name:
             return None
         if self.unified is None:
@@ -144,19 +151,19 @@ class _Planner:
             }
         other = self.unified.get(_unify_collision_chars(name))
         if other is not None:
-            return Refusal(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+            return ApiError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
         return None
 
-    def _replicas(self, requested: NewTopic) -> tuple[int, int, Replicas] | Refusal:
+    def _replicas(self, requested: NewTopic) -> tuple[int, int, Replicas] | ApiError:
         """Return (number of partitions, replication factor, replicas of each partition)."""
         latest, config = self.context.latest, self.context.config
         if requested.assignments is not None:
             manual = _manual(latest, requested)
-            return manual if isinstance(manual, Refusal) else (len(manual), len(manual[0]), iter(manual))
+            return manual if isinstance(manual, ApiError) else (len(manual), len(manual[0]), iter(manual))
         partitions = config.num_partitions if requested.partitions == DEFAULT else requested.partitions
         factor = factor_of(config, requested.replication_factor)
         placed = placement(latest, factor, self.context.for_placement)
-        return placed if isinstance(placed, Refusal) else (partitions, factor, placed)
+        return placed if isinstance(placed, ApiError) else (partitions, factor, placed)
 
 
 def _requested_partitions(config: BrokerConfig, requested: NewTopic) -> int:
@@ -166,30 +173,30 @@ def _requested_partitions(config: BrokerConfig, requested: NewTopic) -> int:
     return config.num_partitions if requested.partitions == DEFAULT else max(requested.partitions, 0)
 
 
-def request_problem(config: BrokerConfig, requested: NewTopic) -> Refusal | None:
+def request_problem(config: BrokerConfig, requested: NewTopic) -> ApiError | None:
     """Return the error of the request itself, whatever the cluster holds."""
     return _bad_name(requested.name) or _bad_numbers(config, requested)
 
 
-def _bad_name(name: str) -> Refusal | None:
+def _bad_name(name: str) -> ApiError | None:
     problem = name_problem(name)
     if problem is not None:
-        return Refusal(ErrorCode.invalid_topic_exception, problem)
+        return ApiError(ErrorCode.invalid_topic_exception, problem)
     if name == METADATA_TOPIC:
-        return Refusal(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+        return ApiError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     return None
 
 
-def _bad_numbers(config: BrokerConfig, requested: NewTopic) -> Refusal | None:
+def _bad_numbers(config: BrokerConfig, requested: NewTopic) -> ApiError | None:
     if requested.assignments is not None:
         return None
     if factor_of(config, requested.replication_factor) <= 0:
-        return Refusal(
+        return ApiError(
             ErrorCode.invalid_replication_factor,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if requested.partitions < DEFAULT or requested.partitions == 0:
-        return Refusal(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
+        return ApiError(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
     return None
 
 
@@ -201,28 +208,28 @@ def _unify_collision_chars(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _checked_configs(config: BrokerConfig, requested: NewTopic) -> Mapping[str, str] | Refusal:
+def _checked_configs(config: BrokerConfig, requested: NewTopic) -> Mapping[str, str] | ApiError:
     without = [key for key, value in requested.configs if value is None]
     if without:
-        return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
+        return ApiError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
     given = {key: value for key, value in requested.configs if value is not None}
     try:
         configs = normalised(given)
         check_topic(config, {}, configs)
     except ConfigError as error:
-        return Refusal(ErrorCode.invalid_config, str(error))
+        return ApiError(ErrorCode.invalid_config, str(error))
     return configs
 
 
-def _manual(image: MetadataImage, requested: NewTopic) -> list[tuple[int, ...]] | Refusal:
+def _manual(image: MetadataImage, requested: NewTopic) -> list[tuple[int, ...]] | ApiError:
     assert requested.assignments is not None, "only called with a manual assignment"
     if requested.replication_factor != DEFAULT:
-        return Refusal(
+        return ApiError(
             ErrorCode.invalid_request,
             "A manual partition assignment was specified, but replication factor was not set to -1.",
         )
     if requested.partitions != DEFAULT:
-        return Refusal(
+        return ApiError(
             ErrorCode.invalid_request,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
@@ -230,7 +237,7 @@ def _manual(image: MetadataImage, requested: NewTopic) -> list[tuple[int, ...]] 
     expected: int | None = None
     for index, brokers in requested.assignments:
         if index in replicas:
-            return Refusal(
+            return ApiError(
                 ErrorCode.invalid_replica_assignment,
                 f"Found multiple manual partition assignments for partition {index}",
             )
@@ -240,7 +247,7 @@ def _manual(image: MetadataImage, requested: NewTopic) -> list[tuple[int, ...]] 
         expected = len(brokers)
         replicas[index] = brokers
     if sorted(replicas) != list(range(len(replicas))):
-        return Refusal(
+        return ApiError(
             ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
         )
     return [replicas[index] for index in range(len(replicas))]

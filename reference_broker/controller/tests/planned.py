@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, PlanContext, Spend
 from reference_broker.controller.record_batches import planned
+from reference_broker.controller.write_operations import ControllerWriteOperation, PlanContext, Spend
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.records import MetadataRecord
@@ -47,11 +47,11 @@ def plan_context(
     )
 
 
-def records_of(change: Change[object], context: PlanContext) -> list[MetadataRecord]:
+def records_of(change: ControllerWriteOperation[object], context: PlanContext) -> list[MetadataRecord]:
     return list(run_to_end(planned(lambda: change.plan(context))))
 
 
-def slices_of(change: Change[object], latest: MetadataImage) -> int:
+def slices_of(change: ControllerWriteOperation[object], latest: MetadataImage) -> int:
     """Return the number of events of the plan where each has time for one entry only."""
     plan, count = change.plan(plan_context(latest, spend=lambda _: True)), 1
     for _ in plan:

@@ -1,8 +1,8 @@
 """Live brokers, and topics with several replicas, on an active controller with its log in memory."""
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.brokers import Registration
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, TopicRecord
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id
@@ -42,7 +42,7 @@ class Brokers:
             (),
         )
 
-        def registered(outcome: int | Refusal) -> None:
+        def registered(outcome: int | ApiError) -> None:
             assert isinstance(outcome, int), outcome
             self.epochs[broker_id] = outcome
 

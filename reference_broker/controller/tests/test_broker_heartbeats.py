@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import CHECKS_PER_SESSION, Heartbeat, HeartbeatResult
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.brokers import Registration, Unregistration, registration_problem
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -30,8 +30,8 @@ def registration(
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
 
 
-def request_registration(world: MetadataWorld, broker_id: int, incarnation: bytes) -> int | Refusal:
-    epochs: list[int | Refusal] = []
+def request_registration(world: MetadataWorld, broker_id: int, incarnation: bytes) -> int | ApiError:
+    epochs: list[int | ApiError] = []
     world.controller.register_broker(registration(broker_id, incarnation), epochs.append)
     world.settle()
     return epochs[0]
@@ -53,7 +53,7 @@ def beat(
     offset: int = 10**6,
     fence: bool = False,
     shut_down: bool = False,
-) -> HeartbeatResult | Refusal:
+) -> HeartbeatResult | ApiError:
     return world.controller.heartbeats.heartbeat(Heartbeat(broker_id, epoch, offset, fence, shut_down))
 
 
@@ -115,8 +115,8 @@ def test_broker_whose_removal_failed_is_fenced_when_silent() -> None:
     assert fenced(world) == [7]
 
 
-def _error(result: HeartbeatResult | Refusal) -> Error:
-    assert isinstance(result, Refusal)
+def _error(result: HeartbeatResult | ApiError) -> Error:
+    assert isinstance(result, ApiError)
     return result.error
 
 
@@ -184,7 +184,7 @@ def test_broker_after_controlled_shutdown_needs_new_registration() -> None:
 @pytest.mark.clause("BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllUpToDate")
 def test_heartbeats_complete_during_long_change_without_fencing() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
-    results: list[Refusal | None] = []
+    results: list[ApiError | None] = []
     world.submit(lambda: topic_records("big", topic_id(1), 500), results.append)
     for _ in range(40):
         world.ports.step()
@@ -274,8 +274,8 @@ def test_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
-    outcomes: list[Refusal | None] = []
-    world.controller.propose(Unregistration(1, world.controller.heartbeats), outcomes.append)
+    outcomes: list[ApiError | None] = []
+    world.controller.append_write_event(Unregistration(1, world.controller.heartbeats), outcomes.append)
     world.settle()
     image = world.controller.image
     assert outcomes == [None]
@@ -309,7 +309,7 @@ class Sessions(RuleBasedStateMachine):
         self.incarnations += 1
         silent_ms = self.ran_ms - self.last_ms.get(broker_id, 0) + self.counted_ms.get(broker_id, 0)
         outcome = request_registration(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, ApiError):
             assert outcome.error is ErrorCode.duplicate_broker_registration
             assert self.has_beaten[broker_id]
             return

@@ -13,8 +13,8 @@ from kio.static.primitive import i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.listeners import Endpoint
-from reference_broker.controller.broker_lifecycle import BrokerLifecycle
-from reference_broker.controller.controller import Controller, ControllerChannel
+from reference_broker.controller.broker_lifecycle import BrokerLifecycleManager
+from reference_broker.controller.controller import NodeToControllerChannelManager, QuorumController
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from reference_broker.metadata.tests.metadata_world import ManualPorts
@@ -41,8 +41,8 @@ class Life:
         )
         node = NodeContext(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
-        self.channel = ControllerChannel(node, self.config, cast("Controller", self.controller))
-        self.lifecycle = BrokerLifecycle(
+        self.channel = NodeToControllerChannelManager(node, self.config, cast("QuorumController", self.controller))
+        self.lifecycle = BrokerLifecycleManager(
             node, self.config, Identity("cluster", 3, DIRECTORY), (Endpoint("h", 9092),), self.channel
         )
 

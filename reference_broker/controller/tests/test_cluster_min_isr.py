@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.controller.activation_records import activation_records
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, RequestedConfigs
 from reference_broker.controller.planning.feature_updates import (
     SAFE_DOWNGRADE,
@@ -14,6 +13,7 @@ from reference_broker.controller.planning.feature_updates import (
     RequestedLevel,
 )
 from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.broker_settings import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
 from reference_broker.metadata.features import ELR_FEATURE, METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
@@ -41,7 +41,7 @@ def cluster(*, elr: int = 1, version: int = METADATA_VERSION) -> MetadataImage:
 
 def altered(
     image: MetadataImage, resource: tuple[int, str], operation: int, value: str | None, name: str = MIN_ISR_KEY
-) -> tuple[list[object], Refusal | None]:
+) -> tuple[list[object], ApiError | None]:
     """Return the records, and the reason if there are none."""
     change = ConfigChange([RequestedConfigs(resource, ((name, operation, value),))], False)
     records = records_of(change, plan_context(image))
@@ -113,7 +113,7 @@ def test_feature_needs_metadata_version_and_sets_cluster_min_isr() -> None:
     lowered = (METADATA_VERSION_FEATURE, 22, SAFE_DOWNGRADE)
     records, problem = wanted(cluster(), lowered)
     assert records == []
-    assert isinstance(problem, Refusal)
+    assert isinstance(problem, ApiError)
     assert "needs metadata.version 23" in problem.message
     assert len(wanted(cluster(), lowered, (ELR_FEATURE, 0, SAFE_DOWNGRADE))[0]) == 2
 

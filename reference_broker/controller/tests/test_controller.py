@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from reference_broker.controller import controller_term, record_batches
-from reference_broker.controller.changes import NOT_CONTROLLER, Records, Refusal
+from reference_broker.controller.write_operations import NOT_CONTROLLER, ApiError, Records
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -29,7 +29,7 @@ from reference_broker.wire.errors import ErrorCode
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 BIG = topic_records("big", topic_id(3), 40)
-Results: TypeAlias = list[tuple[Refusal | None, int]]
+Results: TypeAlias = list[tuple[ApiError | None, int]]
 SMALL_BATCHES = {"crucible_metadata_batch_max_bytes": "512"}
 
 
@@ -303,7 +303,7 @@ def test_other_work_runs_between_slices_of_long_plans_and_changes(monkeypatch: p
     monkeypatch.setattr(controller_term, "PLANNED_UNITS_PER_SLICE", 20)
     world = started()
     events = world.ports.events
-    done: list[Refusal | None] = []
+    done: list[ApiError | None] = []
     term = world.controller.activation.term
     assert term is not None
 
@@ -333,7 +333,7 @@ def test_completion_callback_may_submit_next_change() -> None:
     world = started()
     results: Results = []
 
-    def completed(_refusal: Refusal | None) -> None:
+    def completed(_refusal: ApiError | None) -> None:
         submit(world, B, results)
 
     world.submit(lambda: A, completed)
@@ -443,7 +443,7 @@ def test_failed_bootstrap_ends_term_and_next_one_bootstraps(succeeds: int, versi
     world.quorum.failing, world.quorum.fail_in = 1, succeeds
     world.win()
     world.commit()
-    results: list[tuple[Refusal | None, int]] = []
+    results: list[tuple[ApiError | None, int]] = []
     if world.controller.is_active:
         submit(world, A, results)
     world.settle()

@@ -11,7 +11,7 @@ from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 from kio.schema.assign_replicas_to_dirs.v0.response import AssignReplicasToDirsResponse
 from kio.static.primitive import i16, i32Timedelta
 
-from reference_broker.controller.broker_lifecycle import DirectoryAssignment, ReplicaKey
+from reference_broker.controller.broker_lifecycle import AssignmentsManager, ReplicaKey
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.disk import MemoryDisk
@@ -38,7 +38,7 @@ class Reporter:
         self.done = 0
         channel = SimpleNamespace(send_request=self._send)
         lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
-        self.assignment = DirectoryAssignment(NodeContext(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
+        self.assignment = AssignmentsManager(NodeContext(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
 
     def _send(
         self, api_key: int, version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]

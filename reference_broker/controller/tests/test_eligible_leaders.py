@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.changes import PlanContext, Refusal
-from reference_broker.controller.planning.brokers import Registration, fencing, restarting, shutting_down, unfencing
+from reference_broker.controller.planning.brokers import (
+    Registration,
+    handle_broker_fenced,
+    handle_broker_restarted,
+    handle_broker_shutdown_now,
+    handle_broker_unfenced,
+)
 from reference_broker.controller.planning.partition_changes import RECOVERING, Election
 from reference_broker.controller.planning.partition_requests import (
     DirectoryChange,
@@ -15,6 +20,7 @@ from reference_broker.controller.planning.partition_requests import (
 )
 from reference_broker.controller.planning.topic_creation import NewTopic, TopicCreation
 from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of
+from reference_broker.controller.write_operations import ApiError, PlanContext
 from reference_broker.metadata.broker_settings import cluster_min_isr_record
 from reference_broker.metadata.identifiers import LOST_DIRECTORY, NO_DIRECTORY
 from reference_broker.metadata.image import PartitionImage
@@ -74,13 +80,19 @@ class Cluster:
 
     def fence(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
-            self.image = after(self.image, run_to_end(fencing(self.plan_context(), self.image.brokers[broker_id])))
+            self.image = after(
+                self.image, run_to_end(handle_broker_fenced(self.plan_context(), self.image.brokers[broker_id]))
+            )
 
     def unfence(self, broker_id: int) -> None:
-        self.image = after(self.image, run_to_end(unfencing(self.plan_context(), self.image.brokers[broker_id])))
+        self.image = after(
+            self.image, run_to_end(handle_broker_unfenced(self.plan_context(), self.image.brokers[broker_id]))
+        )
 
     def stop(self, broker_id: int) -> None:
-        self.image = after(self.image, run_to_end(shutting_down(self.plan_context(), self.image.brokers[broker_id])))
+        self.image = after(
+            self.image, run_to_end(handle_broker_shutdown_now(self.plan_context(), self.image.brokers[broker_id]))
+        )
 
     def register(self, broker_id: int, *, cleanly: bool, number: int = 0) -> None:
         """Register the broker's next incarnation, fenced."""
@@ -88,7 +100,7 @@ class Cluster:
         epoch = known.broker_epoch if cleanly else -1
         wanted = Registration(broker_id, "c", b"n" * 16, (), (), None, dirs, epoch)
         uncleanly = not wanted.is_after_clean_shutdown(known)
-        self.image = after(self.image, run_to_end(restarting(self.plan_context(), broker_id, uncleanly)))
+        self.image = after(self.image, run_to_end(handle_broker_restarted(self.plan_context(), broker_id, uncleanly)))
         again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
         self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
 
@@ -415,7 +427,7 @@ def test_directory_report_of_other_brokers_replica_is_rejected() -> None:
         change = DirectoryChange(broker_id, epoch, wanted)
         assert records_of(change, cluster.plan_context()) == []
         outcome = change.outcome(None)
-        assert (outcome.error if isinstance(outcome, Refusal) else outcome[0][0]).name == expected
+        assert (outcome.error if isinstance(outcome, ApiError) else outcome[0][0]).name == expected
     cluster.apply(
         FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0),
         FeatureLevelRecord(name="metadata.version", feature_level=16),
@@ -423,5 +435,5 @@ def test_directory_report_of_other_brokers_replica_is_rejected() -> None:
     change = DirectoryChange(1, 1, known["wanted"])
     assert records_of(change, cluster.plan_context()) == []
     outcome = change.outcome(None)
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, ApiError)
     assert outcome.error.name == "unsupported_version"

@@ -110,7 +110,7 @@ def test_nested_step_raises() -> None:
     term = term_of(world)
 
     def inside() -> tuple[MetadataRecord, ...]:
-        term._step()
+        term._run_slice()
         return ()
 
     with pytest.raises(AssertionError, match="inside another step"):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
-from reference_broker.controller.changes import Change, OnBug, Records, Refusal
-from reference_broker.controller.controller import Controller
+from reference_broker.controller.controller import QuorumController
 from reference_broker.controller.leader_balance import MAX_ELECTIONS_AT_ONCE
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
 from reference_broker.controller.tests.replicated_topics import Brokers
+from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation, OnBug, Records
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
 from reference_broker.ports.slicing import Sliced
@@ -141,7 +141,7 @@ def test_broker_in_mistaken_shutdown_registers_again() -> None:
     assert brokers.image.brokers[1].fenced
     before, offset = brokers.image.brokers[1], brokers.image.provenance.offset
     refused = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, brokers.epochs[1], offset, False, False))
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, ApiError)
     assert refused.error is ErrorCode.stale_broker_epoch
     brokers.request_registration(1, incarnation=before.incarnation_id)
     brokers.world.settle()
@@ -285,12 +285,14 @@ def test_idle_cluster_is_not_checked() -> None:
 
 
 class _Spy:
-    def __init__(self, controller: Controller, submitted: list[str]) -> None:
+    def __init__(self, controller: QuorumController, submitted: list[str]) -> None:
         self._controller, self._submitted = controller, submitted
 
-    def propose(self, change: Change[Any], completed: Callable[[Any], None], on_bug: OnBug | None = None) -> None:
+    def append_write_event(
+        self, change: ControllerWriteOperation[Any], completed: Callable[[Any], None], on_bug: OnBug | None = None
+    ) -> None:
         self._submitted.append(change.name)
-        self._controller.propose(change, completed, on_bug)
+        self._controller.append_write_event(change, completed, on_bug)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)

@@ -67,7 +67,7 @@ class BroadcastWorld(MetadataWorld):
 
     def change(self, *records: MetadataRecord) -> None:
         for broker_id in (SELF, *OTHERS):
-            self.controller.heartbeats.renew(broker_id)
+            self.controller.heartbeats.touch(broker_id)
         self.submit(lambda: records, lambda _: None)
         self.settle()
 

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.partition_changes import (
     NO_LEADER_CHANGE,
     RECOVERING,
     Elected,
     Election,
-    PartitionChanges,
+    PartitionChangeBuilder,
     active_brokers,
     elect,
 )
 from reference_broker.controller.planning.partition_requests import RequestedElections
 from reference_broker.controller.tests.planned import after, brokers, records_of
 from reference_broker.controller.tests.test_eligible_leaders import Cluster
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from reference_broker.metadata.records import (
     ClearElrRecord,
@@ -105,7 +105,7 @@ def test_record_has_leader_only_if_leader_epoch_increases(
     partition: PartitionImage, isr: tuple[int, ...], version: int, leader: int
 ) -> None:
     image = image_of(partition, 1, 2, 3, version=version)
-    record = PartitionChanges.of(image).change(image.topics["t"], 0, isr=isr)
+    record = PartitionChangeBuilder.of(image).change(image.topics["t"], 0, isr=isr)
     assert record is not None
     assert (record.isr, record.leader) == (isr, leader)
     changed = after(image, [record]).topics["t"].partitions[0]
@@ -123,7 +123,7 @@ def test_record_has_leader_only_if_leader_epoch_increases(
 def test_unchanged_partition_has_no_record(version: int, isr: tuple[int, ...] | None) -> None:
     image = image_of(ALL_IN_SYNC, 1, 2, 3, version=version)
     image = replace(image, brokers={each: replace(broker, log_dirs=()) for each, broker in image.brokers.items()})
-    assert PartitionChanges.of(image).change(image.topics["t"], 0, isr=isr) is None
+    assert PartitionChangeBuilder.of(image).change(image.topics["t"], 0, isr=isr) is None
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testNoLeaderEpochBumpOnEmptyTargetIsr")
@@ -131,7 +131,7 @@ def test_empty_isr_starts_no_epoch_of_leaving_leader() -> None:
     """The last member stays in sync without eligible leader replicas, and the partition has no leader."""
     lone = replace(ALL_IN_SYNC, isr=(1,))
     image = image_of(lone, 2, 3, version=11)
-    record = PartitionChanges.of(image).change(image.topics["t"], 0, isr=())
+    record = PartitionChangeBuilder.of(image).change(image.topics["t"], 0, isr=())
     assert record is not None
     assert (record.isr, record.leader) == (None, NO_LEADER)
 
@@ -140,11 +140,11 @@ def test_empty_isr_starts_no_epoch_of_leaving_leader() -> None:
 def test_recovering_leader_still_recovers_after_return() -> None:
     recovering = replace(ALL_IN_SYNC, isr=(1,), leader_recovery_state=RECOVERING)
     image = image_of(recovering, 2, 3, version=11)
-    gone = PartitionChanges.of(image).change(image.topics["t"], 0, isr=())
+    gone = PartitionChangeBuilder.of(image).change(image.topics["t"], 0, isr=())
     assert gone is not None
     offline = after(image_of(recovering, 1, 2, 3, version=11), [gone])
     assert offline.topics["t"].partitions[0].leader_recovery_state == RECOVERING
-    back = PartitionChanges.of(offline).change(offline.topics["t"], 0)
+    back = PartitionChangeBuilder.of(offline).change(offline.topics["t"], 0)
     assert back is not None
     partition = after(offline, [back]).topics["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), RECOVERING)
@@ -157,7 +157,7 @@ def test_recovering_leader_still_recovers_after_return() -> None:
 def test_unclean_election_makes_recovering_leader() -> None:
     left = replace(ALL_IN_SYNC, isr=(2, 3), leader=NO_LEADER)
     image = image_of(left, 1)
-    record = PartitionChanges.of(image).change(image.topics["t"], 0, election=Election.UNCLEAN)
+    record = PartitionChangeBuilder.of(image).change(image.topics["t"], 0, election=Election.UNCLEAN)
     assert record is not None
     assert (record.leader, record.isr, record.leader_recovery_state) == (1, (1,), RECOVERING)
 
@@ -183,7 +183,7 @@ def test_preferred_election_is_not_unclean() -> None:
     elections = RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(elections, cluster.plan_context()) == []
     outcome = elections.outcome(None)
-    assert not isinstance(outcome, Refusal)
+    assert not isinstance(outcome, ApiError)
     ((_, ((_, refusal),)),) = outcome
     assert refusal is not None
     assert refusal.error is ErrorCode.preferred_leader_not_available

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from reference_broker.controller import planning
-from reference_broker.controller.changes import NOT_CONTROLLER, Change, Refusal
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
 from reference_broker.controller.planning.config_changes import SET, ConfigChange, RequestedConfigs
 from reference_broker.controller.planning.feature_updates import (
@@ -28,6 +27,7 @@ from reference_broker.controller.planning.topic_creation import (
 )
 from reference_broker.controller.planning.topic_deletion import NamedTopic, TopicDeletion
 from reference_broker.controller.tests.planned import after, brokers, plan_context, records_of, slices_of
+from reference_broker.controller.write_operations import NOT_CONTROLLER, ApiError, ControllerWriteOperation
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metadata.records import (
@@ -43,7 +43,7 @@ from reference_broker.wire.errors import ErrorCode
 
 PLANS = sorted(Path(planning.__file__).parent.glob("*.py"))
 LIVE = brokers(1, 2, 3)
-NO_SPACE = Refusal(ErrorCode.kafka_storage_error, "no space left")
+NO_SPACE = ApiError(ErrorCode.kafka_storage_error, "no space left")
 
 
 def with_topics(*names: str, partitions: int = 1, factor: int = 3) -> MetadataImage:
@@ -52,7 +52,7 @@ def with_topics(*names: str, partitions: int = 1, factor: int = 3) -> MetadataIm
 
 
 def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
-    return {name: outcome.error.name if isinstance(outcome, Refusal) else "none" for name, outcome in outcomes.items()}
+    return {name: outcome.error.name if isinstance(outcome, ApiError) else "none" for name, outcome in outcomes.items()}
 
 
 def test_topic_creation_records_and_isr_of_live_replicas() -> None:
@@ -113,7 +113,7 @@ def test_validate_only_has_outcomes_and_no_records() -> None:
     ],
 )
 def test_entry_error_precedes_change_error_and_lost_leadership_precedes_both(
-    refused: Refusal, expected: dict[str, str]
+    refused: ApiError, expected: dict[str, str]
 ) -> None:
     latest = with_topics("t")
     creation = TopicCreation([NewTopic("good", 1, 1), NewTopic("t", 1, 1)], False)
@@ -146,7 +146,7 @@ def test_topic_by_name_and_by_id_is_duplicate() -> None:
     entries = [NamedTopic("t", None), NamedTopic(None, latest.topics["t"].topic_id), NamedTopic("u", None)]
     change = TopicDeletion(entries)
     assert records_of(change, plan_context(latest)) == [RemoveTopicRecord(topic_id=latest.topics["u"].topic_id)]
-    assert [isinstance(each, Refusal) for each in change.outcome(None)] == [True, True, False]
+    assert [isinstance(each, ApiError) for each in change.outcome(None)] == [True, True, False]
 
 
 def test_unchanged_config_has_no_record() -> None:
@@ -168,7 +168,7 @@ def test_isr_change_returns_resulting_partition() -> None:
     change = IsrChange(leader, leader, [(topic.topic_id, [wanted]), (None, [wanted])])
     (record,) = records_of(change, plan_context(latest))
     outcome = change.outcome(None)
-    assert not isinstance(outcome, Refusal)
+    assert not isinstance(outcome, ApiError)
     (partition,), (unknown,) = outcome
     assert isinstance(partition, PartitionImage)
     assert (partition.isr, partition.partition_epoch) == ((leader,), 1)
@@ -178,11 +178,11 @@ def test_isr_change_returns_resulting_partition() -> None:
 
 @pytest.mark.clause("ProducerIdControlManagerTest.testUnknownBrokerOrEpoch")
 def test_isr_change_with_stale_broker_epoch_is_rejected() -> None:
-    changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
+    changes: tuple[ControllerWriteOperation[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
     for change in changes:
         assert records_of(change, plan_context(LIVE)) == []
         outcome = change.outcome(None)
-        assert isinstance(outcome, Refusal)
+        assert isinstance(outcome, ApiError)
         assert outcome.error is ErrorCode.stale_broker_epoch
 
 
@@ -206,8 +206,8 @@ def test_no_producer_id_block_beyond_greatest_id() -> None:
         for record in records_of(change, plan_context(latest)):
             assert decode(encode(record)) == record
         outcome = change.outcome(None)
-        assert (None if isinstance(outcome, Refusal) else outcome) == first
-        if isinstance(outcome, Refusal):
+        assert (None if isinstance(outcome, ApiError) else outcome) == first
+        if isinstance(outcome, ApiError):
             assert outcome.error is ErrorCode.unknown_server_error
 
 
@@ -217,7 +217,7 @@ def test_election_of_all_partitions_omits_those_not_needing_one() -> None:
     assert records_of(every, plan_context(latest)) == records_of(one, plan_context(latest)) == []
     assert every.outcome(None) == [("t", [])]
     outcome = one.outcome(None)
-    assert not isinstance(outcome, Refusal)
+    assert not isinstance(outcome, ApiError)
     ((_, ((_, refusal),)),) = outcome
     assert refusal is not None
     assert refusal.error is ErrorCode.election_not_needed

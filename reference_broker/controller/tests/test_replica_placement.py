@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from reference_broker.controller.changes import Refusal
 from reference_broker.controller.planning.replica_placement import placement
+from reference_broker.controller.write_operations import ApiError
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from reference_broker.wire.errors import ErrorCode
 
@@ -34,7 +34,7 @@ def placed(
     cluster: MetadataImage, factor: int, count: int, seed: int = 0, existing: Sequence[PartitionImage] = ()
 ) -> list[tuple[int, ...]]:
     found = placement(cluster, factor, Random(seed), existing)
-    assert not isinstance(found, Refusal), found
+    assert not isinstance(found, ApiError), found
     return list(islice(found, count))
 
 
@@ -138,7 +138,7 @@ def test_added_partitions_continue_after_last_one() -> None:
 )
 def test_impossible_placement_is_rejected(cluster: MetadataImage, factor: int) -> None:
     found = placement(cluster, factor, Random(0))
-    assert isinstance(found, Refusal)
+    assert isinstance(found, ApiError)
     assert found.error is ErrorCode.invalid_replication_factor
 
 

@@ -20,7 +20,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch, create_requ
 from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
 from reference_broker.groups import rebalances
 from reference_broker.groups.offset_metadata_manager import OffsetMetadataManager
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DESCRIBED_TOPICS_PER_SLICE
 from reference_broker.quorum.leader import LeaderState
@@ -188,7 +188,7 @@ def test_bug_in_record_validation_fails_produce() -> None:
         yield
         raise BugError
 
-    with bug_in(PartitionLog, "validate_records", validate_records):
+    with bug_in(UnifiedLog, "validate_records", validate_records):
         number = world.send(ApiKey.PRODUCE, 9, produce_request("c", 0, large), VICTIM)
         world.settle()
     assert costs == ["PRODUCE"]
@@ -353,7 +353,7 @@ def test_bug_in_sync_completion_ends_node_with_location() -> None:
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     contained(world)
-    with bug_in(PartitionLog, "mark_synced"), pytest.raises(BugError) as bug:
+    with bug_in(UnifiedLog, "mark_synced"), pytest.raises(BugError) as bug:
         world.produce("t", 0, batch())
     assert crash_words(bug.value).endswith(", in what a sync set off")
 

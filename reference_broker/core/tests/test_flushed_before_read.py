@@ -10,7 +10,7 @@ import pytest
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.replication.partitions import Partition
@@ -118,7 +118,7 @@ def test_records_synced_before_their_response_are_read(
     ports: Any = SimpleNamespace(sync=lambda _, done: syncs.append(done))
     sync_led_then(ports, [world.node.broker.partitions.by_name["c", 0]], nobody_waits)
 
-    def validate_records(self: PartitionLog, _: object, records: bytes) -> Sliced[bytes]:
+    def validate_records(self: UnifiedLog, _: object, records: bytes) -> Sliced[bytes]:
         validated_records.append(self.directory)
         if self.directory == "c-1":
             assert (log.high_watermark, log.log_end_offset) == (1, 2)
@@ -126,7 +126,7 @@ def test_records_synced_before_their_response_are_read(
         yield from ()
         return records
 
-    monkeypatch.setattr(PartitionLog, "validate_records", validate_records)
+    monkeypatch.setattr(UnifiedLog, "validate_records", validate_records)
     large = batch(b"v" * 5000)
     partitions = [ProducePartition(index, large) for index in (0, 1)]
     world.request(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("c", NO_TOPIC_ID, partitions)]))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.controller.changes import raise_bug
+from reference_broker.controller.write_operations import raise_bug
 from reference_broker.core.tests.hostile_client import HostileClient
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.records import ConfigRecord
@@ -68,7 +68,9 @@ def test_config_value_too_long_for_response_is_rejected(client: HostileClient, n
 def test_config_value_of_older_release_is_described_in_plain_form(client: HostileClient) -> None:
     record = ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value=" " * 40_000 + "1000000")
     results: list[Any] = []
-    client.world.node.broker.controller.propose(AnyChange("change", lambda: [record]), results.append, raise_bug)
+    client.world.node.broker.controller.append_write_event(
+        AnyChange("change", lambda: [record]), results.append, raise_bug
+    )
     client.world.settle_until(lambda: bool(results))
     assert results == [None]
     assert described(client, "retention.ms") == "1000000"

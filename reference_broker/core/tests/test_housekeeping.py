@@ -10,7 +10,7 @@ from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.log.checkpoints import SYNCED_FILE
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, run_to_end
@@ -21,7 +21,7 @@ START = Now(0, 1_700_000_000_000)
 LATER = Now(3_600_000_000, START.wall_ms + 3_600_000)
 
 
-def followed(index: int) -> PartitionLog:
+def followed(index: int) -> UnifiedLog:
     """Return a follower's log with a batch of a producer."""
     config = LogConfig(producer_id_expiration_ms=60_000)
     log = run_to_end(open_log(MemoryDisk(), f"t-{index}", config, START, True))
@@ -63,7 +63,7 @@ def test_recovery_points_are_written_in_slices_except_of_deleted_logs() -> None:
     assert synced == [f"t-0/{SYNCED_FILE}", *(f"t-{index}/{SYNCED_FILE}" for index in range(len(logs)))]
 
 
-def closed_by_age(log: PartitionLog) -> PartitionLog:
+def closed_by_age(log: UnifiedLog) -> UnifiedLog:
     log.config = LogConfig(segment_ms=60_000)
     assert log.roll_if_due(LATER)
     assert log.synced_offset == 0

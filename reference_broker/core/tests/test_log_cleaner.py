@@ -14,7 +14,7 @@ from reference_broker.core.events import Note, SetTimer
 from reference_broker.core.log_cleaner import CompactedTopics
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import CLEANED_TOPICS_PER_SLICE
@@ -30,7 +30,7 @@ def a_world(**config: Any) -> NodeWorld:
     return world
 
 
-def log_of(world: NodeWorld, topic: str = "t") -> PartitionLog:
+def log_of(world: NodeWorld, topic: str = "t") -> UnifiedLog:
     return world.node.broker.partitions.by_name[topic, 0].log
 
 
@@ -40,7 +40,7 @@ def fill(world: NodeWorld, rounds: int = 40, topic: str = "t") -> None:
         world.produce(topic, 0, build([record]))
 
 
-def offsets(log: PartitionLog) -> list[int]:
+def offsets(log: UnifiedLog) -> list[int]:
     return [record.offset for _, record in contents(log)]
 
 

@@ -22,14 +22,14 @@ from reference_broker.groups.offset_metadata_manager import (
 )
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.replication import Replication
+from reference_broker.replication.replication import ReplicaManager
 from reference_broker.replication.tests.leader_world import LeaderWorld
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -67,7 +67,7 @@ class CoordinatorWorld(LeaderWorld):
             ports, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, Random(5)
         )
         fetchers: Any = SimpleNamespace(await_marker=lambda _: None)  # Nothing is followed here.
-        self.roles = Replication(self.leaders, fetchers, [self.groups])
+        self.roles = ReplicaManager(self.leaders, fetchers, [self.groups])
         self.led: dict[int, Partition] = {}
         self.groups.offset_manager.verifier = self.verifying = Verifying()
         self.groups.start()
@@ -98,7 +98,7 @@ class CoordinatorWorld(LeaderWorld):
 
     # roles
 
-    def lead_offsets(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> GroupCoordinatorShard | None:
+    def lead_offsets(self, index: int, log: UnifiedLog | None = None, epoch: int = 0) -> GroupCoordinatorShard | None:
         """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             log = run_to_end(open_log(self.disk, f"{OFFSETS_TOPIC}-{index}", self.log_config(), self.now(), True))
@@ -112,7 +112,7 @@ class CoordinatorWorld(LeaderWorld):
     def log_config(self) -> LogConfig:
         return LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
 
-    def lose(self, index: int) -> PartitionLog:
+    def lose(self, index: int) -> UnifiedLog:
         """Make another node the leader."""
         partition = self.led.pop(index)
         partition.is_removed = True

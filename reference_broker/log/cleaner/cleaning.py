@@ -23,7 +23,7 @@ from reference_broker.log.cleaner.retention import (
     check_offsets,
 )
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
 from reference_broker.log.segments import cleaned_segment
 from reference_broker.ports.disk import DiskError
@@ -60,7 +60,7 @@ class Cleanable:
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)  # Decision cleaning-due
 
 
-def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
+def cleanable(log: UnifiedLog, now: Now) -> Cleanable | None:
     """Return the part of the log that may be cleaned, or None if nothing in it is dirty.
 
     It ends before the active segment, before the last stable offset (and so the high watermark), and before any segment
@@ -83,7 +83,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
     return Cleanable(first_dirty, end, clean, dirty, overdue)
 
 
-def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
+def _end(log: UnifiedLog, first_dirty: int, now: Now) -> int:
     """Return where cleaning must end. It is the base offset of a segment, since only whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
     last = log.segments.index_of(bound)
@@ -156,7 +156,7 @@ class Cleaning:
     """One pass over one log. ``run`` yields at the end of each slice. Between two slices, and before the first one, the
     log may change in any way."""
 
-    log: PartitionLog
+    log: UnifiedLog
     part: Cleanable
     """The part to clean."""
     now: Now
@@ -409,7 +409,7 @@ class Cleaning:
             raise Overtaken(f"{log.directory} lost segments")
 
 
-def _end_of(log: PartitionLog, segment: Segment) -> int:
+def _end_of(log: UnifiedLog, segment: Segment) -> int:
     """Return the offset at which the next segment begins. There may be a gap before that, and a pass goes over it."""
     return log.bases[log.segments.index_of(segment.base_offset) + 1]
 

@@ -8,7 +8,7 @@ import pytest
 from reference_broker.log.appending import AppendResult, BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import FoundOffset, PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import FoundOffset, RecordsRefused, UnifiedLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, run_to_end
@@ -28,18 +28,18 @@ def at(ms: int) -> Now:
     return Now(ms * 1000, START_MS + ms)
 
 
-def opened(disk: Disk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> PartitionLog:
+def opened(disk: Disk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> UnifiedLog:
     log = run_to_end(open_log(disk, DIRECTORY, config or LogConfig(), now, clean))
     log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
     return log
 
 
-def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> FoundOffset | None:
+def offset_for_timestamp(log: UnifiedLog, timestamp_ms: int) -> FoundOffset | None:
     return run_to_end(log.search_timestamp(timestamp_ms, Budget(LOOKUP_US_PER_SLICE)))
 
 
-def offset_of_max_timestamp(log: PartitionLog) -> FoundOffset:
+def offset_of_max_timestamp(log: UnifiedLog) -> FoundOffset:
     return run_to_end(log.search_max_timestamp(Budget(LOOKUP_US_PER_SLICE)))
 
 
@@ -50,14 +50,14 @@ def batch_of(count: int, *, timestamps: Sequence[int] | None = None, value: byte
     return build(records, **how)
 
 
-def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> AppendResult:
+def appended(log: UnifiedLog, data: bytes, *, now: Now = NOW, epoch: int = 0) -> AppendResult:
     result = log.append(now, data, epoch)
     log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
     return result
 
 
-def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> PartitionLog:
+def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> UnifiedLog:
     """Append batches of two records, from offset 0 on."""
     log = opened(disk, config)
     for number in range(batches):
@@ -66,14 +66,14 @@ def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> Par
 
 
 def sent(
-    log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any
+    log: UnifiedLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any
 ) -> AppendResult:
     """Return an idempotent producer's batch."""
     data = batch_of(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     return appended(log, data, **how)
 
 
-def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> Error:
+def refused(log: UnifiedLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> Error:
     """Return the error of such a batch, which changed nothing."""
     end, size = log.log_end_offset, log.size_bytes
     with pytest.raises(RecordsRefused) as refusal:
@@ -82,7 +82,7 @@ def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, 
     return refusal.value.error
 
 
-def marked(log: PartitionLog, data: bytes) -> AppendResult:
+def marked(log: UnifiedLog, data: bytes) -> AppendResult:
     """Append a transaction marker, as the broker writes it."""
     result = log.append(NOW, data, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(log.log_end_offset)
@@ -93,7 +93,7 @@ def headers_of(data: bytes) -> list[BatchHeader]:
     return [header for _, header in iterate(data)]
 
 
-def all_bytes(log: PartitionLog) -> bytes:
+def all_bytes(log: UnifiedLog) -> bytes:
     """Return the whole log, read as by a client."""
     offset, parts = log.log_start_offset, []
     while offset < log.log_end_offset:

@@ -2,7 +2,7 @@
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     all_bytes,
@@ -24,7 +24,7 @@ def headers_moved(batch: bytes, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:]
 
 
-def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_synced: bool = False) -> PartitionLog:
+def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_synced: bool = False) -> UnifiedLog:
     """Return a log with batches of two records, five batches in each leader epoch. If each is synced before the next
     one,
     the log has a recovery point."""
@@ -36,14 +36,14 @@ def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_syn
     return log
 
 
-def stopped(log: PartitionLog) -> None:
+def stopped(log: UnifiedLog) -> None:
     """Stop cleanly: first the log is synced, then its recovery point."""
     for _ in range(2):
         log.close_cleanly()
         log.mark_synced(log.sync_point())
 
 
-def synced(disk: SimDisk, log: PartitionLog) -> None:
+def synced(disk: SimDisk, log: UnifiedLog) -> None:
     point = log.sync_point()
     disk.finish_sync(disk.begin_sync(point.paths))
     log.mark_synced(point)
@@ -53,7 +53,7 @@ def log_files(disk: MemoryDisk) -> list[str]:
     return sorted(path for path in disk.files if path.endswith(".log"))
 
 
-def same(log: PartitionLog, other: PartitionLog) -> None:
+def same(log: UnifiedLog, other: UnifiedLog) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (other.log_start_offset, other.log_end_offset)
     assert (log.epochs.epochs, log.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
     assert log.bases == other.bases

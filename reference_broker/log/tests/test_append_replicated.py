@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import RecordsRefused, UnifiedLog
 from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -15,7 +15,7 @@ from reference_broker.records.record import Record, build
 NOW = Now(0, 0)
 
 
-def opened(disk: MemoryDisk, **config: Any) -> PartitionLog:
+def opened(disk: MemoryDisk, **config: Any) -> UnifiedLog:
     return run_to_end(open_log(disk, "t-0", LogConfig(**config), NOW, True))
 
 

@@ -3,22 +3,22 @@
 import pytest
 
 from reference_broker.log.checkpoints import Checkpoint
-from reference_broker.log.leader_epochs import FILE_NAME, LeaderEpochs
+from reference_broker.log.leader_epochs import FILE_NAME, LeaderEpochFileCache
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.wire.fetch import EpochEndOffset
 
 UNKNOWN = (-1, -1)
 
 
-def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochs:
+def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochFileCache:
     """Return epoch and start offset of each entry, assigned one after the other."""
-    epochs = LeaderEpochs(Checkpoint(disk or MemoryDisk(), FILE_NAME))
+    epochs = LeaderEpochFileCache(Checkpoint(disk or MemoryDisk(), FILE_NAME))
     for epoch, start in entries:
         epochs.assign(epoch, start)
     return epochs
 
 
-def entries(epochs: LeaderEpochs) -> list[tuple[int, int]]:
+def entries(epochs: LeaderEpochFileCache) -> list[tuple[int, int]]:
     return list(zip(epochs.epochs, epochs.starts, strict=True))
 
 

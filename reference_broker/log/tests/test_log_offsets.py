@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
+from reference_broker.log.partition_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
@@ -134,7 +134,7 @@ def test_log_of_empty_file_starts_at_offset_of_name() -> None:
             log.read(offset, 1000)
 
 
-def with_gaps(disk: MemoryDisk) -> tuple[PartitionLog, list[int]]:
+def with_gaps(disk: MemoryDisk) -> tuple[UnifiedLog, list[int]]:
     """Return a follower's log of a leader whose log was cleaned, and the offsets of its records."""
     offsets = [*range(50), *range(50, 200, 7)]
     log = opened(disk, LogConfig(segment_bytes=200, index_interval_bytes=100))

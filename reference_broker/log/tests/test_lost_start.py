@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
 from reference_broker.ports.disk import MemoryDisk
@@ -11,7 +11,7 @@ EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
 LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"
 
 
-def written(disk: MemoryDisk, *, clean: bool = True) -> PartitionLog:
+def written(disk: MemoryDisk, *, clean: bool = True) -> UnifiedLog:
     log = filled(disk, each_synced=True)
     if clean:
         stopped(log)

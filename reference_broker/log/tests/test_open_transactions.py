@@ -7,7 +7,7 @@ import pytest
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import Aborted
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, at, batch_of, opened, refused
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum
@@ -26,7 +26,7 @@ STEPS = (
 class Producers:
     """Producers in epoch 0, each with its next sequence. Appends do not move the high watermark."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: UnifiedLog) -> None:
         self.log = log
         self.next: dict[int, int] = {}
 

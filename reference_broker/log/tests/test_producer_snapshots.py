@@ -7,7 +7,7 @@ import pytest
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import (
     BatchMetadata,
     ProducerSnapshots,
@@ -40,7 +40,7 @@ def snapshots(disk: MemoryDisk) -> list[int]:
     return [int(path[-29:-9]) for path in sorted(disk.files) if path.endswith(".snapshot")]
 
 
-def filled(disk: MemoryDisk, rolls: int = 3) -> PartitionLog:
+def filled(disk: MemoryDisk, rolls: int = 3) -> UnifiedLog:
     """Append segments at 0, 2, 4 and so on. Producer 1 has a batch in each, and producer 2 starts with the second
     one."""
     log = opened(disk)
@@ -167,7 +167,7 @@ def test_only_batches_after_newest_snapshot_are_replayed() -> None:
     assert again.producers.by_id[1].last_sequence == 3
 
 
-def encoded_with_sequence(log: PartitionLog, sequence: int) -> bytes:
+def encoded_with_sequence(log: UnifiedLog, sequence: int) -> bytes:
     states = log.producers.empty_copy()
     states.by_id[5] = ProducerStateEntry(0, (BatchMetadata(sequence, sequence, 3, 3, NOW.wall_ms),), NOW.wall_ms)
     return encode_snapshot(states)

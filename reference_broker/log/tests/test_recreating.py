@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot
 from reference_broker.log.producer_state import decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
@@ -54,7 +54,7 @@ class WrittenLog:
     history: list[Batch] = field(default_factory=list)
     next: dict[int, tuple[int, int]] = field(default_factory=dict)
     coordinator_epoch: int = 0
-    log: PartitionLog = field(init=False)
+    log: UnifiedLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = opened(self.disk, CONFIG)
@@ -413,7 +413,7 @@ def test_snapshot_is_rebuilt_in_slices() -> None:
 
 
 def test_truncation_during_rebuild_restarts_it() -> None:
-    spoils: tuple[Callable[[PartitionLog], int], ...] = (
+    spoils: tuple[Callable[[UnifiedLog], int], ...] = (
         lambda log: log.truncate_to(log.log_end_offset - 1),
         lambda log: log.delete_records_before(log.bases[-1]),
     )

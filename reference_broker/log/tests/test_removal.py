@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import BatchOrigin, RecordsRefused, UnifiedLog
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
@@ -366,7 +366,7 @@ def test_truncation_of_log_without_segments() -> None:
     assert log.truncate_to(40) == log.log_end_offset == log.log_start_offset == 40
 
 
-def idempotent(disk: MemoryDisk) -> PartitionLog:
+def idempotent(disk: MemoryDisk) -> UnifiedLog:
     """24 offsets of one producer, of epoch 0 and, from 12 on, 5."""
     log = opened(disk, THREE_EACH)
     for number in range(12):

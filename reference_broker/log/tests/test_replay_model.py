@@ -16,7 +16,7 @@ from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.history import Step, replayed_naively
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, at
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
@@ -72,7 +72,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.history.append(Step(0, 0, -1, -1))
         self._sync()  # A log that was never synced may keep only its last segment's name.
 
-    def _opened(self, clean: bool) -> PartitionLog:
+    def _opened(self, clean: bool) -> UnifiedLog:
         log = run_to_end(open_log(self.disk, DIRECTORY, CONFIG, at(self.clock_ms), clean))
         assert log.quarantine is None
         return log
@@ -301,7 +301,7 @@ class ReplayMachine(RuleBasedStateMachine):
             step.producer_id for step in left if step.commit is None
         }
 
-    def _check_readers(self, log: PartitionLog, end: int) -> None:
+    def _check_readers(self, log: UnifiedLog, end: int) -> None:
         """A read_committed consumer (Kafka's CompletedFetch) skips exactly the aborted batches, wherever it starts."""
         past = replayed_naively(self.history)
         begins = [header.base_offset for _, header in iterate(_all_of(log, log.log_start_offset))][::3]
@@ -330,7 +330,7 @@ def _step_of(header: BatchHeader) -> Step:
     return Step(header.base_offset, header.last_offset, *who, sequence, is_transactional)
 
 
-def _all_of(log: PartitionLog, offset: int) -> bytes:
+def _all_of(log: UnifiedLog, offset: int) -> bytes:
     parts: list[bytes] = []
     end, offset = log.log_end_offset, max(offset, log.log_start_offset)
     while offset < end:

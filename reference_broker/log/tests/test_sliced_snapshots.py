@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log import producer_state
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry, decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
@@ -27,7 +27,7 @@ def files(disk: MemoryDisk) -> list[str]:
     return [path.removeprefix(f"{DIRECTORY}/").lstrip("0") for path in sorted(disk.files) if ".snapshot" in path]
 
 
-def crowded() -> tuple[MemoryDisk, PartitionLog]:
+def crowded() -> tuple[MemoryDisk, UnifiedLog]:
     """Return a log that was rolled with MANY producers."""
     disk = MemoryDisk()
     log = opened(disk)

@@ -7,7 +7,7 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
@@ -18,7 +18,7 @@ from reference_broker.ports.slicing import run_to_end
 EPOCHS = [(0, 0), (1, 10), (2, 20)]
 
 
-def _synced(disk: MortalDisk, log: PartitionLog) -> None:
+def _synced(disk: MortalDisk, log: UnifiedLog) -> None:
     """Sync the paths as one operation, at which the process may die, too."""
     point = log.sync_point()
     disk.make_durable(point.paths[0])
@@ -26,25 +26,25 @@ def _synced(disk: MortalDisk, log: PartitionLog) -> None:
     log.mark_synced(point)
 
 
-def _shorten(disk: MortalDisk, log: PartitionLog) -> None:
+def _shorten(disk: MortalDisk, log: UnifiedLog) -> None:
     for copied in (6, 12, 18):
         log.copied_end_offset = copied
         log.enforce_retention(at(100))
         _synced(disk, log)
 
 
-def _start_in_the_tier(_: MortalDisk, log: PartitionLog) -> None:
+def _start_in_the_tier(_: MortalDisk, log: UnifiedLog) -> None:
     log.start_from_remote(NOW, 40, 3, EPOCHS, encode_snapshot(log.producers), log.producers)
 
 
-def _cut_into_the_tier(disk: MortalDisk, log: PartitionLog) -> None:
+def _cut_into_the_tier(disk: MortalDisk, log: UnifiedLog) -> None:
     log.truncate_to(4)
     _synced(disk, log)
 
 
 def _deaths(
-    change: Callable[[MortalDisk, PartitionLog], None], before: Callable[[MortalDisk, PartitionLog], None] | None = None
-) -> Iterator[tuple[PartitionLog, PartitionLog]]:
+    change: Callable[[MortalDisk, UnifiedLog], None], before: Callable[[MortalDisk, UnifiedLog], None] | None = None
+) -> Iterator[tuple[UnifiedLog, UnifiedLog]]:
     """Yield the log as it was before the change, and as a start finds it after each death in it, with and without
     power."""
     for loses_power in (False, True):
@@ -93,7 +93,7 @@ def test_death_in_local_retention_keeps_epochs_and_producers() -> None:
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("before", [None, _shorten], ids=["a whole log", "a log that is in the tier already"])
 def test_death_while_starting_in_tier_leaves_whole_or_empty_log(
-    before: Callable[[MortalDisk, PartitionLog], None] | None,
+    before: Callable[[MortalDisk, UnifiedLog], None] | None,
 ) -> None:
     """The log never has its leader's offsets without the producers and the epochs."""
     whole = encode_snapshot(filled(MemoryDisk()).producers)
@@ -170,16 +170,16 @@ def test_disk_error_in_local_retention_changes_nothing() -> None:
     assert log.enforce_retention(NOW) == 2
 
 
-def _lose_snapshots(_: MortalDisk, log: PartitionLog) -> None:
+def _lose_snapshots(_: MortalDisk, log: UnifiedLog) -> None:
     for offset in log.segments.snapshots.offsets[:]:
         log.segments.snapshots.delete(offset)
 
 
-def _recreate(_: MortalDisk, log: PartitionLog) -> None:
+def _recreate(_: MortalDisk, log: UnifiedLog) -> None:
     _recreated(log)
 
 
-def _recreated(log: PartitionLog) -> list[bytes]:
+def _recreated(log: UnifiedLog) -> list[bytes]:
     """Make all snapshots that a copy of the closed segments needs, and return them."""
     return [run_to_end(log.recreate_snapshot(NOW, offset)).snapshot for offset in log.bases[1:]]
 

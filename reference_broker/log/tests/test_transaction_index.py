@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import ENTRIES_PER_READ, Aborted, TransactionIndex
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.log.tests.test_open_transactions import Producers
@@ -113,7 +113,7 @@ def test_entries_damaged_after_start_are_not_returned() -> None:
         index.hold(disk)
 
 
-def played(disk: MemoryDisk) -> PartitionLog:
+def played(disk: MemoryDisk) -> UnifiedLog:
     """Return a log of three segments. Each has markers, and the transactions of the second one start in the first."""
     log = opened(disk, CONFIG)
     producers = Producers(log)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, at, batch_of, opened
 from reference_broker.ports.disk import Disk, MemoryDisk
 
@@ -15,7 +15,7 @@ TIERED = LogConfig(
 NOT_TIERED = replace(TIERED, remote_storage_enable=False)
 
 
-def filled(disk: Disk, config: LogConfig = TIERED, batches: int = 12) -> PartitionLog:
+def filled(disk: Disk, config: LogConfig = TIERED, batches: int = 12) -> UnifiedLog:
     """Batches of two records, from offset 0 on, in three leader epochs, of two idempotent producers."""
     log = opened(disk, config)
     for number in range(batches):
@@ -26,7 +26,7 @@ def filled(disk: Disk, config: LogConfig = TIERED, batches: int = 12) -> Partiti
     return log
 
 
-def synced(log: PartitionLog) -> None:
+def synced(log: UnifiedLog) -> None:
     """Make all bytes of the log durable."""
     point = log.sync_point()
     if isinstance(log.disk, SimDisk):
@@ -34,7 +34,7 @@ def synced(log: PartitionLog) -> None:
     log.mark_synced(point)
 
 
-def shortened(disk: Disk, copied: int = 12, config: LogConfig = TIERED) -> PartitionLog:
+def shortened(disk: Disk, copied: int = 12, config: LogConfig = TIERED) -> UnifiedLog:
     """Return a log whose records below the offset ``copied`` are listed in the tier, and deleted locally."""
     log = filled(disk, config)
     synced(log)

@@ -6,8 +6,14 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.changes import Change, PlanContext, Records, Refusal, raise_bug
-from reference_broker.controller.controller import Controller
+from reference_broker.controller.controller import QuorumController
+from reference_broker.controller.write_operations import (
+    ApiError,
+    ControllerWriteOperation,
+    PlanContext,
+    Records,
+    raise_bug,
+)
 from reference_broker.metadata.loader import MetadataBatch, MetadataLoader, decoded
 from reference_broker.metadata.records import (
     AbortTransactionRecord,
@@ -168,7 +174,7 @@ class StoreInMemory:
 
 
 @dataclass
-class AnyChange(Change[Refusal | None]):
+class AnyChange(ControllerWriteOperation[ApiError | None]):
     """A change whose plan is the test's."""
 
     name: str
@@ -178,7 +184,7 @@ class AnyChange(Change[Refusal | None]):
     def plan(self, context: PlanContext) -> Records | Sliced[Records]:  # noqa: ARG002 - the plan knows its records
         return self.planned()
 
-    def outcome(self, refused: Refusal | None) -> Refusal | None:
+    def outcome(self, refused: ApiError | None) -> ApiError | None:
         return refused
 
 
@@ -192,7 +198,7 @@ class MetadataWorld:
         self.config = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
         self.disk = MemoryDisk()
         self.loader = MetadataLoader(self.node_context(seed), self.log, StoreInMemory())  # type: ignore[arg-type]
-        self.controller = Controller(
+        self.controller = QuorumController(
             self.node_context(seed + 1),
             self.config,
             "cluster",
@@ -208,13 +214,13 @@ class MetadataWorld:
     def submit(
         self,
         plan: Callable[[], Records | Sliced[Records]],
-        completed: Callable[[Refusal | None], None] = lambda _: None,
+        completed: Callable[[ApiError | None], None] = lambda _: None,
         *,
         name: str = "change",
         atomic: bool = True,
     ) -> None:
         """Propose a change whose plan is the test's."""
-        self.controller.propose(AnyChange(name, plan, atomic), completed, raise_bug)
+        self.controller.append_write_event(AnyChange(name, plan, atomic), completed, raise_bug)
 
     def node_context(self, seed: int) -> NodeContext:
         return NodeContext(1, self.disk, self.ports, Random(seed))

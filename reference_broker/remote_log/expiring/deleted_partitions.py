@@ -22,7 +22,12 @@ from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MAX_PLAIN_BYTES, Record, read_records
-from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode
+from reference_broker.remote_log.metadata.events import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    decode,
+)
 from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.objects import folder_of
 from reference_broker.replication.partitions import Partition, Partitions
@@ -162,10 +167,13 @@ def _note(scanned: _Scanned, record: Record) -> None:
     except DamagedRecord:
         return
     key = event.topic_id, event.partition
-    if isinstance(event, RemoteSegment):
+    if isinstance(event, RemoteLogSegmentMetadata):
         known_until = scanned.kept.get(key, ("", 0))[1]
         scanned.kept[key] = event.topic, max(event.metadata_offset, known_until)
-    elif isinstance(event, PartitionDelete) and event.state is DeleteState.DELETE_PARTITION_FINISHED:
+    elif (
+        isinstance(event, RemotePartitionDeleteMetadata)
+        and event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+    ):
         scanned.kept.pop(key, None)
         scanned.removed[key] = event.topic, event.event_timestamp_ms
 
@@ -217,17 +225,17 @@ class _Removal:
         """The next state follows what is written. All objects go before the last one."""
         state = self.metadata.of(*self.key).delete_state
         if state is None:
-            self._write(DeleteState.DELETE_PARTITION_MARKED)
-        elif state is DeleteState.DELETE_PARTITION_MARKED:
-            self._write(DeleteState.DELETE_PARTITION_STARTED)
-        elif state is DeleteState.DELETE_PARTITION_STARTED:
+            self._write(RemotePartitionDeleteState.DELETE_PARTITION_MARKED)
+        elif state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
+            self._write(RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
+        elif state is RemotePartitionDeleteState.DELETE_PARTITION_STARTED:
             folder = folder_of(self.topic, *self.key)
             self.ports.store(ListObjects(folder), self._delete, self._store_failed)
         else:
             self._end("")
 
-    def _write(self, state: DeleteState) -> None:
-        event = PartitionDelete(
+    def _write(self, state: RemotePartitionDeleteState) -> None:
+        event = RemotePartitionDeleteMetadata(
             topic_id=self.key[0],
             topic=self.topic,
             partition=self.key[1],
@@ -246,7 +254,7 @@ class _Removal:
 
     def _delete(self, objects: tuple[StoredObject, ...]) -> None:
         if not objects:
-            self._write(DeleteState.DELETE_PARTITION_FINISHED)
+            self._write(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
             return
         batch, remaining = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
         self.ports.store(

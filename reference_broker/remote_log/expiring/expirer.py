@@ -27,12 +27,12 @@ from reference_broker.ports.store import Delete, ListObjects, StoredObject, Stor
 from reference_broker.remote_log.leader_epoch_fencing import FencingCallback, LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import (
     LeaderEpochStarts,
-    RemoteSegment,
-    SegmentState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
     lineage_of,
     update_of,
 )
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments, RemoteLogMetadata
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import folder_of, keys_of, name_of
 from reference_broker.replication.partitions import Partition
@@ -61,13 +61,13 @@ class LeaderLog:
 class Due:
     """Expired remote segments."""
 
-    segments: tuple[RemoteSegment, ...]
+    segments: tuple[RemoteLogSegmentMetadata, ...]
     """To be deleted in this order."""
     log_start_offset: int
     """The new start of the log. It comes before any deletion."""
 
 
-def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Sliced[Due]:
+def due(segments: Sequence[RemoteLogSegmentMetadata], log: LeaderLog, now_ms: int) -> Sliced[Due]:
     """Return what is due of the listed segments, which come by their first offset.
 
     A segment goes if it lies wholly before the log's start. Of those that hold records of this log the oldest go while
@@ -104,7 +104,7 @@ def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Slice
     return Due(tuple(gone), start)
 
 
-def is_before(segment: RemoteSegment, lineage: LeaderEpochStarts) -> bool:
+def is_before(segment: RemoteLogSegmentMetadata, lineage: LeaderEpochStarts) -> bool:
     """Return whether all leader epochs of the segment are before the first one of the log."""
     return bool(lineage) and segment.leader_epochs[-1][0] < lineage[0][0]
 
@@ -115,11 +115,11 @@ class Shares:
     def __init__(self, lineage: LeaderEpochStarts) -> None:
         self._ranges = {one[0]: (one[1], other[1]) for one, other in pairwise([*lineage, (-1, _NO_END)])}
 
-    def end(self, segment: RemoteSegment) -> int | None:
+    def end(self, segment: RemoteLogSegmentMetadata) -> int | None:
         """Return one past the last offset that both have. None: there is no such offset."""
         return max((end for _, end in self._shared(segment)), default=None)
 
-    def first(self, segments: Sequence[RemoteSegment], offset: int) -> Sliced[int | None]:
+    def first(self, segments: Sequence[RemoteLogSegmentMetadata], offset: int) -> Sliced[int | None]:
         """Return the first offset from ``offset`` on that one of the segments shares with the log."""
         first: int | None = None
         for number, segment in enumerate(segments, 1):
@@ -130,7 +130,7 @@ class Shares:
                 yield
         return first
 
-    def _shared(self, segment: RemoteSegment) -> Iterator[tuple[int, int]]:
+    def _shared(self, segment: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int]]:
         for epoch, start, end in segment.epoch_ranges():
             first, last = self._ranges.get(epoch, (0, 0))
             if max(start, first) < min(end, last):
@@ -149,16 +149,16 @@ class SegmentRemoval:
     may_go_on: Callable[[], bool]
     """Called before each step."""
 
-    def remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
+    def remove(self, segment: RemoteLogSegmentMetadata, ended: Callable[[str], None]) -> None:
         """Call ``ended`` with an empty text once the segment is gone, or if it is no longer in the state that it was
         in. Otherwise call it with the reason of the failure; the next check finds the rest. It is not called if
         ``may_go_on`` returns False."""
         run_coroutine(self._remove(segment, ended))
 
-    async def _remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
+    async def _remove(self, segment: RemoteLogSegmentMetadata, ended: Callable[[str], None]) -> None:
         error: Error = ErrorCode.none
-        if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
-            error = await self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED)
+        if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            error = await self._write(segment, segment.state, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         if not self.may_go_on():
             return
         if error is not ErrorCode.none:  # Decision remote-deletion
@@ -171,17 +171,19 @@ class SegmentRemoval:
         if failure is not None:
             ended(f"{failure.kind}: {failure.reason}")
             return
-        started, finished = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
+        started, finished = RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
         error = await self._write(segment, started, finished)
         if not self.may_go_on():
             return
         is_over = error in (ErrorCode.none, ErrorCode.resource_not_found)
         ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
 
-    def _delete_objects(self, segment: RemoteSegment) -> Wait[StoreFailure | None]:
+    def _delete_objects(self, segment: RemoteLogSegmentMetadata) -> Wait[StoreFailure | None]:
         return Wait(lambda resume: self.ports.store(Delete(keys_of(segment)), lambda _: resume(None), resume))
 
-    def _write(self, segment: RemoteSegment, before: SegmentState, after: SegmentState) -> Wait[Error]:
+    def _write(
+        self, segment: RemoteLogSegmentMetadata, before: RemoteLogSegmentState, after: RemoteLogSegmentState
+    ) -> Wait[Error]:
         now_ms = self.ports.now().wall_ms
         event = update_of(replace(segment, state=before), after, self.node_id, self.leader_epoch, now_ms)
         return Wait(partial(self.metadata.write, event))
@@ -230,7 +232,7 @@ class Expirer:
         """Number of sweeps since the topic has no tier any more."""
         self._is_tiered = True
         """Whether the topic had a tier when they were found."""
-        self._queue: deque[RemoteSegment] = deque()
+        self._queue: deque[RemoteLogSegmentMetadata] = deque()
         """Segments to delete."""
         self._is_busy = False
         """Whether the expirer waits for a slot, or for the end of a step."""
@@ -292,7 +294,7 @@ class Expirer:
         return self._metadata.is_ready(self._partition.topic_id, self._partition.index)
 
     @property
-    def _known(self) -> PartitionSegments:
+    def _known(self) -> RemoteLogMetadataCache:
         return self._metadata.of(self._partition.topic_id, self._partition.index)
 
     def _begin(self) -> None:
@@ -397,10 +399,10 @@ class Expirer:
             self._update_gauges()
             self._start_log_at(start)
 
-    def _is_over(self, unfinished: RemoteSegment) -> bool:
+    def _is_over(self, unfinished: RemoteLogSegmentMetadata) -> bool:
         """Return whether a copy was abandoned, or is being deleted already. If its records are missing, it was finished
         and the event that said so is lost."""
-        if unfinished.state is not SegmentState.COPY_SEGMENT_STARTED:
+        if unfinished.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             return True
         if self._is_missing_from(unfinished.start_offset, lineage_of(self._partition.log)):  # Decision unfinished-copy
             self._note_loss()
@@ -446,7 +448,7 @@ class Expirer:
                 ("local_log_start_offset", log.local_log_start_offset),
             )
 
-    def _local_only_bytes(self, listed: Sequence[RemoteSegment], lineage: LeaderEpochStarts) -> Sliced[int]:
+    def _local_only_bytes(self, listed: Sequence[RemoteLogSegmentMetadata], lineage: LeaderEpochStarts) -> Sliced[int]:
         """Return the number of bytes that only the log has. Segments before the first listed one do not count: they are
         older, so they would go first."""
         log, segments = self._partition.log, self._known

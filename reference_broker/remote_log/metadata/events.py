@@ -18,14 +18,14 @@ from struct import Struct
 from typing import ClassVar, Final, TypeAlias, cast, get_args
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.primitives import BAD_BYTES, error_of_bad_bytes, read_uvarint, uvarint
 
 
-class SegmentState(IntEnum):
+class RemoteLogSegmentState(IntEnum):
     """The number is the one that records carry."""
 
     COPY_SEGMENT_STARTED = 0
@@ -38,7 +38,7 @@ class SegmentState(IntEnum):
     """All its objects are gone, and it is forgotten."""
 
 
-class DeleteState(IntEnum):
+class RemotePartitionDeleteState(IntEnum):
     """The progress of the deletion of a partition. The number is that of the records."""
 
     DELETE_PARTITION_MARKED = 0
@@ -49,30 +49,36 @@ class DeleteState(IntEnum):
     """All its objects are gone, and it is forgotten."""
 
 
-NEXT_SEGMENT_STATES: Final[Mapping[SegmentState | None, tuple[SegmentState, ...]]] = {
-    None: (SegmentState.COPY_SEGMENT_STARTED,),
-    SegmentState.COPY_SEGMENT_STARTED: (
-        SegmentState.COPY_SEGMENT_STARTED,
-        SegmentState.COPY_SEGMENT_FINISHED,
-        SegmentState.DELETE_SEGMENT_STARTED,
+NEXT_SEGMENT_STATES: Final[Mapping[RemoteLogSegmentState | None, tuple[RemoteLogSegmentState, ...]]] = {
+    None: (RemoteLogSegmentState.COPY_SEGMENT_STARTED,),
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED: (
+        RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
     ),
-    SegmentState.COPY_SEGMENT_FINISHED: (SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED),
-    SegmentState.DELETE_SEGMENT_STARTED: (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED),
-    SegmentState.DELETE_SEGMENT_FINISHED: (SegmentState.DELETE_SEGMENT_FINISHED,),
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED: (
+        RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    ),
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED: (
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+        RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+    ),
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED: (RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,),
 }
 """The states that may follow each state. None: the segment is not known yet."""
 
-NEXT_DELETE_STATES: Final[Mapping[DeleteState | None, tuple[DeleteState, ...]]] = {
-    None: (DeleteState.DELETE_PARTITION_MARKED,),
-    DeleteState.DELETE_PARTITION_MARKED: (
-        DeleteState.DELETE_PARTITION_MARKED,
-        DeleteState.DELETE_PARTITION_STARTED,
+NEXT_DELETE_STATES: Final[Mapping[RemotePartitionDeleteState | None, tuple[RemotePartitionDeleteState, ...]]] = {
+    None: (RemotePartitionDeleteState.DELETE_PARTITION_MARKED,),
+    RemotePartitionDeleteState.DELETE_PARTITION_MARKED: (
+        RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
+        RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
     ),
-    DeleteState.DELETE_PARTITION_STARTED: (
-        DeleteState.DELETE_PARTITION_STARTED,
-        DeleteState.DELETE_PARTITION_FINISHED,
+    RemotePartitionDeleteState.DELETE_PARTITION_STARTED: (
+        RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
+        RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,
     ),
-    DeleteState.DELETE_PARTITION_FINISHED: (DeleteState.DELETE_PARTITION_FINISHED,),
+    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED: (RemotePartitionDeleteState.DELETE_PARTITION_FINISHED,),
 }
 """The states that may follow each state. None: the partition is not deleted."""
 
@@ -84,7 +90,7 @@ NO_ATTEMPT = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteSegment:
+class RemoteLogSegmentMetadata:
     """One copy of a segment (Kafka's RemoteLogSegmentMetadata). Each attempt to copy it has another ``segment_id``."""
 
     topic_id: bytes
@@ -108,7 +114,7 @@ class RemoteSegment:
     """The leader epoch of the partition in which it is copied. (In CustomMetadata.)"""
     has_transaction_index: bool
     """Whether the segment has an object with aborted transactions."""
-    state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
+    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     attempt: int = NO_ATTEMPT
     """The number of the copy in ``uploader_epoch``, from 1 on. ``RemoteLogMetadata.write`` sets it with the first
     event, so that an event that is in the topic twice counts once. (In CustomMetadata.)"""
@@ -139,7 +145,7 @@ class RemoteSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentUpdate:
+class RemoteLogSegmentMetadataUpdate:
     """A segment's next state (Kafka's RemoteLogSegmentMetadataUpdate)."""
 
     topic_id: bytes
@@ -150,14 +156,14 @@ class SegmentUpdate:
     event_timestamp_ms: int
     uploader_epoch: int
     """The leader epoch of its writer. An event with an older one than the newest known is fenced."""
-    state: SegmentState
-    expected_state: SegmentState | None = None
+    state: RemoteLogSegmentState
+    expected_state: RemoteLogSegmentState | None = None
     """The state that the segment must have, None for any. In another state the event changes nothing. So a copy whose
     end was written late is not deleted as an abandoned one. (In CustomMetadata.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDelete:
+class RemotePartitionDeleteMetadata:
     """A step of the deletion of a partition (RemotePartitionDeleteMetadata)."""
 
     topic_id: bytes
@@ -165,18 +171,18 @@ class PartitionDelete:
     partition: int
     broker_id: int
     event_timestamp_ms: int
-    state: DeleteState
+    state: RemotePartitionDeleteState
 
 
-RemoteLogEvent: TypeAlias = RemoteSegment | SegmentUpdate | PartitionDelete
+RemoteLogEvent: TypeAlias = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 
 
 def update_of(
-    segment: RemoteSegment, state: SegmentState, broker_id: int, uploader_epoch: int, wall_ms: int
-) -> SegmentUpdate:
+    segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, broker_id: int, uploader_epoch: int, wall_ms: int
+) -> RemoteLogSegmentMetadataUpdate:
     """Return the event that brings ``segment`` from its present state to ``state``, written by this broker as the
     leader of that epoch."""
-    return SegmentUpdate(
+    return RemoteLogSegmentMetadataUpdate(
         topic_id=segment.topic_id,
         topic=segment.topic,
         partition=segment.partition,
@@ -189,12 +195,12 @@ def update_of(
     )
 
 
-def lineage_of(log: PartitionLog) -> LeaderEpochStarts:
+def lineage_of(log: UnifiedLog) -> LeaderEpochStarts:
     """Return each leader epoch of the log with its start offset."""
     return tuple(zip(log.epochs.epochs, log.epochs.starts, strict=True))
 
 
-def common_end(segment: RemoteSegment, lineage: LeaderEpochStarts, log_end_offset: int) -> int:
+def common_end(segment: RemoteLogSegmentMetadata, lineage: LeaderEpochStarts, log_end_offset: int) -> int:
     """Return one past the last offset that the segment shares with a log of these leader epochs.
 
     After an unclean election the segment may have records that the log lost. They are not read. Those before the log's
@@ -322,7 +328,7 @@ def decode(data: bytes) -> RemoteLogEvent:
 
 def _record_of(event: RemoteLogEvent) -> RemoteLogRecord:
     partition = TopicIdPartitionEntry(name=event.topic, id=event.topic_id, partition=event.partition)
-    if isinstance(event, PartitionDelete):
+    if isinstance(event, RemotePartitionDeleteMetadata):
         return RemotePartitionDeleteMetadataRecord(
             topic_id_partition=partition,
             broker_id=event.broker_id,
@@ -330,7 +336,7 @@ def _record_of(event: RemoteLogEvent) -> RemoteLogRecord:
             remote_partition_delete_state=event.state,
         )
     segment_id = RemoteLogSegmentIdEntry(topic_id_partition=partition, id=event.segment_id)
-    if isinstance(event, SegmentUpdate):
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
         return RemoteLogSegmentMetadataUpdateRecord(
             remote_log_segment_id=segment_id,
             broker_id=event.broker_id,
@@ -360,18 +366,18 @@ def _record_of(event: RemoteLogEvent) -> RemoteLogRecord:
 def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
     """Raise ValueError for a state that does not exist, or fields that do not fit together."""
     if isinstance(record, RemotePartitionDeleteMetadataRecord):
-        return PartitionDelete(
+        return RemotePartitionDeleteMetadata(
             topic_id=record.topic_id_partition.id,
             topic=record.topic_id_partition.name,
             partition=record.topic_id_partition.partition,
             broker_id=record.broker_id,
             event_timestamp_ms=record.event_timestamp_ms,
-            state=DeleteState(record.remote_partition_delete_state),
+            state=RemotePartitionDeleteState(record.remote_partition_delete_state),
         )
     partition = record.remote_log_segment_id.topic_id_partition
     if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
         epoch, expected_state = _custom(_OF_UPDATE, record.custom_metadata)
-        return SegmentUpdate(
+        return RemoteLogSegmentMetadataUpdate(
             topic_id=partition.id,
             topic=partition.name,
             partition=partition.partition,
@@ -379,11 +385,11 @@ def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
             broker_id=record.broker_id,
             event_timestamp_ms=record.event_timestamp_ms,
             uploader_epoch=epoch,
-            state=SegmentState(record.remote_log_segment_state),
-            expected_state=None if expected_state == _ANY_STATE else SegmentState(expected_state),
+            state=RemoteLogSegmentState(record.remote_log_segment_state),
+            expected_state=None if expected_state == _ANY_STATE else RemoteLogSegmentState(expected_state),
         )
     epoch, attempt, metadata_offset = _custom(_OF_SEGMENT, record.custom_metadata)
-    segment = RemoteSegment(
+    segment = RemoteLogSegmentMetadata(
         topic_id=partition.id,
         topic=partition.name,
         partition=partition.partition,
@@ -397,7 +403,7 @@ def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
         leader_epochs=tuple((each.leader_epoch, each.offset) for each in record.segment_leader_epochs),
         uploader_epoch=epoch,
         has_transaction_index=not record.txn_index_empty,
-        state=SegmentState(record.remote_log_segment_state),
+        state=RemoteLogSegmentState(record.remote_log_segment_state),
         attempt=attempt,
         metadata_offset=metadata_offset,
     )

@@ -8,7 +8,7 @@ applied event stays.
 
 ``MetadataWriter`` has at most one Produce in flight to each leader, with acks=all. An event whose response is lost, or
 that gets a retriable error, is written again until it is read back. So it may be in the topic twice;
-``PartitionSegments`` applies it once.
+``RemoteLogMetadataCache`` applies it once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MAX_PLAIN_BYTES, Record, build, read_records
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
@@ -104,7 +104,7 @@ class Watched:
     topic: str
     count: int = 1
     """Number of ``watch`` calls without an ``unwatch``."""
-    segments: PartitionSegments = field(default_factory=PartitionSegments)
+    segments: RemoteLogMetadataCache = field(default_factory=RemoteLogMetadataCache)
     next_offset: int = 0
     """The first offset in the partition of the metadata topic that was not applied."""
     ready_from: int | None = None

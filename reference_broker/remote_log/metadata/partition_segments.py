@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from reference_broker.remote_log.metadata.events import (
     NEXT_DELETE_STATES,
     NEXT_SEGMENT_STATES,
-    DeleteState,
     LeaderEpochStarts,
-    PartitionDelete,
     RemoteLogEvent,
-    RemoteSegment,
-    SegmentState,
-    SegmentUpdate,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -143,7 +143,7 @@ _NO_END = 1 << 63
 _ListKey = tuple[int, int, int, bytes]
 
 
-class PartitionSegments:
+class RemoteLogMetadataCache:
     """The remote segments of one partition. Only ``apply`` and ``forget`` change them."""
 
     def __init__(self) -> None:
@@ -157,9 +157,9 @@ class PartitionSegments:
         """The last copy that began in ``newest_epoch``. An event with this number or a lower one is a repeated one."""
         self.copied = CopiedOffsets()
         """The offsets of all copies that were ever finished. If a log has other remote records, events were lost."""
-        self.delete_state: DeleteState | None = None
+        self.delete_state: RemotePartitionDeleteState | None = None
         """The state of the partition's deletion, None if it is not deleted. A deleted one gets no further copy."""
-        self._known: dict[bytes, RemoteSegment] = {}
+        self._known: dict[bytes, RemoteLogSegmentMetadata] = {}
         """Every segment that may have objects, by its ID."""
         self._owners: dict[int, OffsetOwners] = {}
         """The owners of its offsets, by leader epoch."""
@@ -176,15 +176,15 @@ class PartitionSegments:
         its writer knew, or the partition is deleted. With an error nothing has changed, except that a newer leader
         epoch is known.
         """
-        if isinstance(event, PartitionDelete):
+        if isinstance(event, RemotePartitionDeleteMetadata):
             return self._delete(event)
         if event.uploader_epoch < self.newest_epoch:  # Decision segment-event
             return ErrorCode.fenced_leader_epoch
         if event.uploader_epoch > self.newest_epoch:
             self.newest_epoch, self.last_attempt = event.uploader_epoch, 0
-        return self._begin(event) if isinstance(event, RemoteSegment) else self._update(event)
+        return self._begin(event) if isinstance(event, RemoteLogSegmentMetadata) else self._update(event)
 
-    def _begin(self, segment: RemoteSegment) -> Error:
+    def _begin(self, segment: RemoteLogSegmentMetadata) -> Error:
         if segment.segment_id in self._known:
             return ErrorCode.none
         if segment.attempt <= self.last_attempt:  # Decision copy-attempt
@@ -195,7 +195,7 @@ class PartitionSegments:
         self._known[segment.segment_id] = segment
         return ErrorCode.none
 
-    def _update(self, update: SegmentUpdate) -> Error:
+    def _update(self, update: RemoteLogSegmentMetadataUpdate) -> Error:
         current = self._known.get(update.segment_id)
         if current is None:
             return ErrorCode.resource_not_found
@@ -203,7 +203,7 @@ class PartitionSegments:
             return ErrorCode.none
         if update.expected_state not in (None, current.state):  # Decision segment-state
             return ErrorCode.invalid_request
-        is_finished = update.state is SegmentState.COPY_SEGMENT_FINISHED
+        is_finished = update.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         # Decision finished-copy
         if is_finished and (self.delete_state is not None or update.uploader_epoch != current.uploader_epoch):
             return ErrorCode.invalid_request
@@ -216,17 +216,17 @@ class PartitionSegments:
         if is_finished:
             self.copied.add(segment.start_offset, segment.next_offset)
             self._own(segment)
-        elif update.state is SegmentState.DELETE_SEGMENT_STARTED:
+        elif update.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             self._disown(segment)
-        elif update.state is SegmentState.DELETE_SEGMENT_FINISHED:
+        elif update.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             del self._known[segment.segment_id]
         return ErrorCode.none
 
-    def _delete(self, event: PartitionDelete) -> Error:
+    def _delete(self, event: RemotePartitionDeleteMetadata) -> Error:
         if event.state not in NEXT_DELETE_STATES[self.delete_state]:
             return ErrorCode.invalid_request
         self.delete_state = event.state
-        if event.state is DeleteState.DELETE_PARTITION_FINISHED:
+        if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
             self._clear()
         return ErrorCode.none
 
@@ -242,7 +242,7 @@ class PartitionSegments:
         self._owners.clear()
         self._listed.clear()
 
-    def _own(self, segment: RemoteSegment) -> None:
+    def _own(self, segment: RemoteLogSegmentMetadata) -> None:
         insort(self._listed, _list_key(segment))
         overlapping = {segment.segment_id}
         for epoch, start, end in segment.epoch_ranges():
@@ -254,7 +254,7 @@ class PartitionSegments:
             if not self._owns_any(self._known[each]):
                 self._unlist(self._known[each])
 
-    def _disown(self, segment: RemoteSegment) -> None:
+    def _disown(self, segment: RemoteLogSegmentMetadata) -> None:
         self.removals += 1
         self._unlist(segment)
         for epoch, start, end in segment.epoch_ranges():
@@ -263,17 +263,17 @@ class PartitionSegments:
                 if self._owners[epoch].end is None:
                     del self._owners[epoch]
 
-    def _is_newer(self, other: bytes, than: RemoteSegment) -> bool:
+    def _is_newer(self, other: bytes, than: RemoteLogSegmentMetadata) -> bool:
         segment = self._known[other]
         return (segment.uploader_epoch, segment.attempt) > (than.uploader_epoch, than.attempt)
 
-    def _owns_any(self, segment: RemoteSegment) -> bool:
+    def _owns_any(self, segment: RemoteLogSegmentMetadata) -> bool:
         return any(
             epoch in self._owners and self._owners[epoch].owns(OwnedRange(start, end, segment.segment_id))
             for epoch, start, end in segment.epoch_ranges()
         )
 
-    def _unlist(self, segment: RemoteSegment) -> None:
+    def _unlist(self, segment: RemoteLogSegmentMetadata) -> None:
         key = _list_key(segment)
         at = bisect_left(self._listed, key)
         if at < len(self._listed) and self._listed[at] == key:
@@ -285,11 +285,11 @@ class PartitionSegments:
         """Return the number of segments that may have objects."""
         return len(self._known)
 
-    def get(self, segment_id: bytes) -> RemoteSegment | None:
+    def get(self, segment_id: bytes) -> RemoteLogSegmentMetadata | None:
         """Return the segment in its last state, unless it is not known or all its objects are gone."""
         return self._known.get(segment_id)
 
-    def listed(self) -> Iterator[RemoteSegment]:
+    def listed(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the segments that are read, by their first offset. They may overlap, and may be of leader epochs that
         the log does not have any more."""
         return (self._known[segment_id] for *_, segment_id in tuple(self._listed))
@@ -298,26 +298,26 @@ class PartitionSegments:
         segment = self._known.get(segment_id)
         return segment is not None and self._owns_any(segment)
 
-    def unfinished(self) -> tuple[RemoteSegment, ...]:
+    def unfinished(self) -> tuple[RemoteLogSegmentMetadata, ...]:
         """Return the segments that may have objects and are not listed, in the order of their first events: copies in
         progress or abandoned, deletions in progress, and segments whose offsets newer ones own. Their objects are
         garbage, except those of a copy in progress."""
         listed = {segment_id for *_, segment_id in self._listed}
         return tuple(each for each in self._known.values() if each.segment_id not in listed)
 
-    def segment_for(self, leader_epoch: int, offset: int) -> RemoteSegment | None:
+    def segment_for(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
         """Return the listed segment that has this offset under this leader epoch, which is that of the record at the
         offset, as the leader's log knows it."""
         owners = self._owners.get(leader_epoch)
         owned = None if owners is None else owners.find(offset)
         return None if owned is None else self._known[owned.owner]
 
-    def segment_at(self, lineage: LeaderEpochStarts, offset: int) -> RemoteSegment | None:
+    def segment_at(self, lineage: LeaderEpochStarts, offset: int) -> RemoteLogSegmentMetadata | None:
         """Return the listed segment that has this offset in a log with these leader epochs (``log.leader_epochs``)."""
         owned = self._owned_at(lineage, offset)
         return None if owned is None else self._known[owned.owner]
 
-    def after(self, segment: RemoteSegment, lineage: LeaderEpochStarts) -> RemoteSegment | None:
+    def after(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochStarts) -> RemoteLogSegmentMetadata | None:
         """Return the listed segment with the offset that follows ``segment``, in a log with these leader epochs."""
         return self.segment_at(lineage, segment.next_offset)
 
@@ -348,10 +348,12 @@ class PartitionSegments:
         for owners in self._owners.values():
             assert all(one.end <= other.start for one, other in pairwise(owners)), "two segments own an offset"
         for segment_id in owning:
-            assert self._known[segment_id].state is SegmentState.COPY_SEGMENT_FINISHED, "an unfinished segment is read"
+            assert self._known[segment_id].state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED, (
+                "an unfinished segment is read"
+            )
 
 
-def _list_key(segment: RemoteSegment) -> _ListKey:
+def _list_key(segment: RemoteLogSegmentMetadata) -> _ListKey:
     return segment.start_offset, segment.uploader_epoch, segment.attempt, segment.segment_id
 
 
@@ -381,15 +383,15 @@ class RemoteLogMetadata(Protocol):
         leader that was replaced, or is new, may have fewer than another: only ``write`` is certain."""
         ...
 
-    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+    def of(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         """Return the segments of a partition. It is the same object from ``watch`` until ``unwatch``, and changes as
         events come. A partition that is not watched has none."""
         ...
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         """Write an event about a partition. ``done`` is called once, in an event of its own, when the
-        event is replicated and applied here, with the error of ``PartitionSegments.apply``. Only NONE allows the next
-        step. ``apply`` stores a RemoteSegment with its ``attempt``.
+        event is replicated and applied here, with the error of ``RemoteLogMetadataCache.apply``. Only NONE allows the
+        next step. ``apply`` stores a RemoteLogSegmentMetadata with its ``attempt``.
 
         REQUEST_TIMED_OUT: it was not read back within ``remote.log.metadata.consume.wait.ms``. It may be applied later,
         so a copier retries with a new segment ID. NOT_LEADER_OR_FOLLOWER: the partition is not watched.

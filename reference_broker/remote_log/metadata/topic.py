@@ -15,7 +15,7 @@ from reference_broker.controller.planning.topic_creation import NewTopic
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Done, Ports, later
-from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteLogSegmentMetadata
 from reference_broker.remote_log.metadata.metadata_topic_client import (
     RETRY_US,
     MetadataLeaders,
@@ -24,7 +24,7 @@ from reference_broker.remote_log.metadata.metadata_topic_client import (
     ServeLocally,
     Watched,
 )
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
 from reference_broker.wire.errors import ErrorCode
 
 CreateTopic: TypeAlias = Callable[[NewTopic, Done], None]
@@ -90,9 +90,9 @@ class RemoteLogMetadataTopic:
         watched = self._watched.get((topic_id, partition))
         return watched is not None and watched.is_ready
 
-    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+    def of(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         watched = self._watched.get((topic_id, partition))
-        return PartitionSegments() if watched is None else watched.segments
+        return RemoteLogMetadataCache() if watched is None else watched.segments
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         key = event.topic_id, event.partition
@@ -199,10 +199,10 @@ def new_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> NewTo
     )
 
 
-def numbered(event: RemoteLogEvent, segments: PartitionSegments, metadata_offset: int = 0) -> RemoteLogEvent:
+def numbered(event: RemoteLogEvent, segments: RemoteLogMetadataCache, metadata_offset: int = 0) -> RemoteLogEvent:
     """Return the event as it is written: a segment with the number that follows the last copy that is known, and with
     the offset up to which the cluster's metadata is known here."""
-    if not isinstance(event, RemoteSegment):
+    if not isinstance(event, RemoteLogSegmentMetadata):
         return event
     is_newer = event.uploader_epoch > segments.newest_epoch
     return replace(event, attempt=1 if is_newer else segments.last_attempt + 1, metadata_offset=metadata_offset)

@@ -7,15 +7,15 @@ to the limit of concurrent gets (``readings.MAX_GETS``).
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import FailureKind
 from reference_broker.records.batch import InvalidRecords, iterate
-from reference_broker.remote_log.metadata.events import RemoteSegment, common_end, lineage_of
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments, RemoteLogMetadata
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata, common_end, lineage_of
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import name_of
 from reference_broker.remote_log.reading.readings import Failure, Reading, Readings
@@ -112,7 +112,7 @@ class RemoteReader:
 
     def read(
         self,
-        log: PartitionLog,
+        log: UnifiedLog,
         partition: int,
         offset: int,
         max_bytes: int,
@@ -141,7 +141,7 @@ class RemoteReader:
         return self._begin(log, partition, reading, found, self._metrics.fetch_errors)
 
     def first_of_time(
-        self, log: PartitionLog, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
+        self, log: UnifiedLog, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
     ) -> Abandon:
         """Find the first record at or after the log start, and before the local start, whose timestamp is >=
         ``timestamp_ms``. None if the tier has none: the local log may. Errors are those of ``read``."""
@@ -150,7 +150,7 @@ class RemoteReader:
 
     def auxiliary(
         self,
-        log: PartitionLog,
+        log: UnifiedLog,
         partition: int,
         leader_epoch: int,
         offset: int,
@@ -166,10 +166,10 @@ class RemoteReader:
     # --- what is found ------------------------------------------------------------------------------------------------
 
     def _records(
-        self, log: PartitionLog, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
+        self, log: UnifiedLog, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
     ) -> Reading[RemoteRecords | Error]:
         segments = self._known(log, partition)
-        if not isinstance(segments, PartitionSegments):
+        if not isinstance(segments, RemoteLogMetadataCache):
             return segments
         lineage = lineage_of(log)
         segment = segments.segment_at(lineage, offset)
@@ -209,33 +209,29 @@ class RemoteReader:
         transactions = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
         return RemoteRecords(records, transactions, end, layout)
 
-    def _read_ahead(self, segment: RemoteSegment, position: int) -> None:
+    def _read_ahead(self, segment: RemoteLogSegmentMetadata, position: int) -> None:
         """The next blocks come while the reader takes the last one. There is one get at a time for each."""
         first = position // BLOCK_BYTES
         for number in range(first, min(first + 1 + READ_AHEAD_BLOCKS, block_count(segment))):
             self._readings.blocks.read_ahead(block(segment, number))
 
-    def _first_of_time(
-        self, log: PartitionLog, partition: int, timestamp_ms: int
-    ) -> Reading[FoundOffset | Error | None]:
+    def _first_of_time(self, log: UnifiedLog, partition: int, timestamp_ms: int) -> Reading[FoundOffset | Error | None]:
         segments = self._known(log, partition)
-        if not isinstance(segments, PartitionSegments):
+        if not isinstance(segments, RemoteLogMetadataCache):
             return segments
         start, end = log.log_start_offset, log.local_log_start_offset
         return (yield from first_of_time(segments, lineage_of(log), timestamp_ms, start, end))
 
-    def _auxiliary(
-        self, log: PartitionLog, partition: int, leader_epoch: int, offset: int
-    ) -> Reading[Auxiliary | Error]:
+    def _auxiliary(self, log: UnifiedLog, partition: int, leader_epoch: int, offset: int) -> Reading[Auxiliary | Error]:
         segments = self._known(log, partition)
-        if not isinstance(segments, PartitionSegments):
+        if not isinstance(segments, RemoteLogMetadataCache):
             return segments
         segment = segments.segment_for(leader_epoch, offset - 1)
         if segment is None:
             return ErrorCode.offset_out_of_range
         return (yield from auxiliary_of(segments, segment, offset, log.producers.empty_copy()))
 
-    def _known(self, log: PartitionLog, partition: int) -> PartitionSegments | Error:
+    def _known(self, log: UnifiedLog, partition: int) -> RemoteLogMetadataCache | Error:
         if not self._metadata.is_ready(log.topic_id, partition):
             return ErrorCode.replica_not_available
         return self._metadata.of(log.topic_id, partition)
@@ -244,7 +240,7 @@ class RemoteReader:
 
     def _begin(
         self,
-        log: PartitionLog,
+        log: UnifiedLog,
         partition: int,
         reading: Reading[FoundT | Error],
         done: Callable[[FoundT | Error], None],
@@ -257,7 +253,7 @@ class RemoteReader:
 
         return self._readings.begin(reading, done, failed)
 
-    def _error_of(self, log: PartitionLog, partition: int, failure: Failure) -> Error:
+    def _error_of(self, log: UnifiedLog, partition: int, failure: Failure) -> Error:
         """OFFSET_OUT_OF_RANGE makes consumers reset. So objects that are gone give it only if their segment was deleted
         meanwhile, and not if they are listed still: the store may be away."""
         if isinstance(failure, InvalidRecords):
@@ -269,14 +265,14 @@ class RemoteReader:
         if (
             name is None
             or failure.failure.kind is not FailureKind.MISSING
-            or not isinstance(segments, PartitionSegments)
+            or not isinstance(segments, RemoteLogMetadataCache)
         ):
             return ErrorCode.unknown_server_error
         # Decision missing-object
         return ErrorCode.unknown_server_error if segments.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
 
 
-def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
+def _local(log: UnifiedLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
     """Return the records of the local log. A reader behind the last record of the tier continues there."""
     start = log.local_log_start_offset
     records = log.read(start, min(max_bytes, MAX_BYTES), at_least_one=at_least_one, skips_empty=True)
@@ -291,7 +287,7 @@ class RemoteStarts:
 
     def state_before(
         self,
-        log: PartitionLog,
+        log: UnifiedLog,
         partition: int,
         leader_epoch: int,
         offset: int,

@@ -26,8 +26,8 @@ from reference_broker.ports.slicing import (
     Budget,
 )
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, InvalidRecords, iterate, read_header
-from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteSegment, common_end
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteLogSegmentMetadata, common_end
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.reading.readings import Range, Reading
 from reference_broker.wire.errors import Error, ErrorCode
@@ -77,24 +77,24 @@ LARGEST_SNAPSHOT_BYTES: Final = 256 << 20
 """A snapshot of four million producers."""
 
 
-def whole(segment: RemoteSegment, kind: ObjectKind) -> Reading[bytes]:
+def whole(segment: RemoteLogSegmentMetadata, kind: ObjectKind) -> Reading[bytes]:
     """The bytes of an object that is no log. No index is larger than its segment."""
     is_index = kind in (ObjectKind.OFFSET_INDEX, ObjectKind.TIME_INDEX, ObjectKind.TRANSACTION_INDEX)
     limit_bytes = segment.size_bytes if is_index else LARGEST_SNAPSHOT_BYTES
     return (yield Range(key_of(segment, kind), 0, limit_bytes, kind))
 
 
-def block(segment: RemoteSegment, number: int) -> Range:
+def block(segment: RemoteLogSegmentMetadata, number: int) -> Range:
     """A block of the log object. The last one is shorter."""
     start = number * BLOCK_BYTES
     return Range(key_of(segment, ObjectKind.LOG), start, min(BLOCK_BYTES, segment.size_bytes - start), ObjectKind.LOG)
 
 
-def block_count(segment: RemoteSegment) -> int:
+def block_count(segment: RemoteLogSegmentMetadata) -> int:
     return -(-segment.size_bytes // BLOCK_BYTES)
 
 
-def log_bytes(segment: RemoteSegment, position: int, end: int) -> Reading[bytes]:
+def log_bytes(segment: RemoteLogSegmentMetadata, position: int, end: int) -> Reading[bytes]:
     """The bytes of the log object in [position, end), inside the segment. Raise InvalidRecords if it is shorter."""
     pieces = []
     for number in range(position // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
@@ -108,21 +108,21 @@ def log_bytes(segment: RemoteSegment, position: int, end: int) -> Reading[bytes]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def window_end(segment: RemoteSegment, position: int, length: int) -> int:
+def window_end(segment: RemoteLogSegmentMetadata, position: int, length: int) -> int:
     """Return the end of one read of headers from ``position`` on: after ``length`` bytes, and not in the next block,
     unless the first header reaches into it."""
     block_end = (position // BLOCK_BYTES + 1) * BLOCK_BYTES
     return min(max(min(position + length, block_end), position + HEADER_BYTES), segment.size_bytes)
 
 
-def header_at(segment: RemoteSegment, position: int) -> Reading[BatchHeader]:
+def header_at(segment: RemoteLogSegmentMetadata, position: int) -> Reading[BatchHeader]:
     """The header of the batch at a byte position. Raise InvalidRecords (CORRUPT_MESSAGE) if no whole batch begins
     there."""
     data = yield from log_bytes(segment, position, min(position + HEADER_BYTES, segment.size_bytes))
     return next(headers_in(segment, data, position))[1]
 
 
-def headers_in(segment: RemoteSegment, data: bytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
+def headers_in(segment: RemoteLogSegmentMetadata, data: bytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of the batches whose headers are in ``data``, which begins with the batch at byte
     ``position`` of the log object. There is at least one. Raise InvalidRecords where no whole batch begins."""
     at = 0
@@ -132,7 +132,7 @@ def headers_in(segment: RemoteSegment, data: bytes, position: int) -> Iterator[t
         at += header.size_bytes
 
 
-def _checked(segment: RemoteSegment, header: BatchHeader, position: int) -> BatchHeader:
+def _checked(segment: RemoteLogSegmentMetadata, header: BatchHeader, position: int) -> BatchHeader:
     size = header.size_bytes
     if header.magic != MAGIC or size < HEADER_BYTES or position + size > segment.size_bytes:
         where = key_of(segment, ObjectKind.LOG)
@@ -167,7 +167,7 @@ class Batches(NamedTuple):
 
 
 def batches_from(
-    segment: RemoteSegment, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
+    segment: RemoteLogSegmentMetadata, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
 ) -> Reading[Batches]:
     """Read whole batches, from the one that holds ``offset``, or the first one after it, up to ``end_offset``. That is
     the segment's end or an offset at which a batch begins.
@@ -222,7 +222,7 @@ def without_empty(records: bytes) -> Reading[bytes]:
     return b"".join(kept)
 
 
-def _batch_of(segment: RemoteSegment, position: int, offset: int) -> Reading[tuple[int, int]]:
+def _batch_of(segment: RemoteLogSegmentMetadata, position: int, offset: int) -> Reading[tuple[int, int]]:
     """Walk from the batch at ``position`` to the one that holds ``offset``, or the first one after it. Returns its
     position and first offset: those of the segment's end if there is none. An index entry lies every few KiB, so the
     walk is short."""
@@ -247,8 +247,8 @@ class AbortedSoFar(NamedTuple):
 
 
 def aborted_in_segments(
-    segments: PartitionSegments,
-    first: RemoteSegment,
+    segments: RemoteLogMetadataCache,
+    first: RemoteLogSegmentMetadata,
     lineage: LeaderEpochStarts,
     offset: int,
     end_offset: int,
@@ -257,7 +257,7 @@ def aborted_in_segments(
     """The aborted transactions that overlap [offset, end_offset), in ``first`` and the remote segments after it that
     begin before ``local_start_offset``."""
     aborted: list[Aborted] = []
-    segment: RemoteSegment | None = first
+    segment: RemoteLogSegmentMetadata | None = first
     steps = 0
     while segment is not None:
         if segment.has_transaction_index:
@@ -278,7 +278,7 @@ def aborted_in_segments(
 
 
 def first_of_time(
-    segments: PartitionSegments,
+    segments: RemoteLogMetadataCache,
     lineage: LeaderEpochStarts,
     timestamp_ms: int,
     start_offset: int,
@@ -302,7 +302,7 @@ def first_of_time(
 
 
 def _first_in(
-    segment: RemoteSegment, timestamp_ms: int, start_offset: int, end_offset: int, budget: Budget
+    segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: int, end_offset: int, budget: Budget
 ) -> Reading[FoundOffset | None]:
     times = yield from whole(segment, ObjectKind.TIME_INDEX)
     offsets = yield from whole(segment, ObjectKind.OFFSET_INDEX)
@@ -339,7 +339,7 @@ class Auxiliary(NamedTuple):
 
 
 def auxiliary_of(
-    segments: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStateManager
+    segments: RemoteLogMetadataCache, segment: RemoteLogSegmentMetadata, offset: int, empty: ProducerStateManager
 ) -> Reading[Auxiliary | Error]:
     """``segment`` has the record before ``offset``. ``empty`` has the settings of the log. OFFSET_OUT_OF_RANGE: records
     that are needed are not listed any more. Raise InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
@@ -352,7 +352,7 @@ def auxiliary_of(
     return Auxiliary(offset, epochs, b"".join((yield from pieces_of(empty.by_id))), empty)
 
 
-def _epochs_of(segment: RemoteSegment) -> Reading[tuple[tuple[int, int], ...]]:
+def _epochs_of(segment: RemoteLogSegmentMetadata) -> Reading[tuple[tuple[int, int], ...]]:
     rows = decoded_rows((yield from whole(segment, ObjectKind.LEADER_EPOCHS)))
     try:
         epochs = tuple((int(epoch), int(start)) for epoch, start in (row.split() for row in rows or ()))
@@ -363,7 +363,7 @@ def _epochs_of(segment: RemoteSegment) -> Reading[tuple[tuple[int, int], ...]]:
     return epochs
 
 
-def _restored_from(segment: RemoteSegment, states: ProducerStateManager) -> Reading[bytes]:
+def _restored_from(segment: RemoteLogSegmentMetadata, states: ProducerStateManager) -> Reading[bytes]:
     snapshot = yield from whole(segment, ObjectKind.PRODUCER_SNAPSHOT)
     try:
         producers = decode_snapshot(snapshot)
@@ -374,8 +374,8 @@ def _restored_from(segment: RemoteSegment, states: ProducerStateManager) -> Read
 
 
 def _replayed(
-    segments: PartitionSegments,
-    segment: RemoteSegment,
+    segments: RemoteLogMetadataCache,
+    segment: RemoteLogSegmentMetadata,
     lineage: LeaderEpochStarts,
     offset: int,
     states: ProducerStateManager,
@@ -410,6 +410,6 @@ def _replayed(
     return True
 
 
-def _damaged(segment: RemoteSegment, why: str) -> InvalidRecords:
+def _damaged(segment: RemoteLogSegmentMetadata, why: str) -> InvalidRecords:
     where = key_of(segment, ObjectKind.LEADER_EPOCHS)
     return InvalidRecords(ErrorCode.corrupt_message, f"the auxiliary state beside {where} is damaged: {why}")

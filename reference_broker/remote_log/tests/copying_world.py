@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode
@@ -17,7 +17,7 @@ ACTS = 3 + 4
 """Number of operations of a copy of a segment without transactions: five objects, and two events around them."""
 
 
-def copied(config: LogConfig = KEPT) -> tuple[Tier, TierNode, PartitionLog]:
+def copied(config: LogConfig = KEPT) -> tuple[Tier, TierNode, UnifiedLog]:
     """Return a log of six segments, whose first five are to be copied by a node that has not started."""
     tier, disk = Tier(), MemoryDisk()
     log = filled(disk, config, SIX_SEGMENTS)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.wire.errors import ErrorCode
 
@@ -14,7 +14,7 @@ class MemoryMetadata:
     set. ``refusals`` are errors for the next writes, which do not happen."""
 
     def __init__(self, ports: Ports) -> None:
-        self.partitions: dict[tuple[bytes, int], PartitionSegments] = {}
+        self.partitions: dict[tuple[bytes, int], RemoteLogMetadataCache] = {}
         self.written: list[RemoteLogEvent] = []
         """Events that were applied, in order."""
         self.not_ready: set[tuple[bytes, int]] = set()
@@ -28,7 +28,7 @@ class MemoryMetadata:
         assert topic
         key = topic_id, partition
         self._watches[key] = self._watches.get(key, 0) + 1
-        self.partitions.setdefault(key, PartitionSegments())
+        self.partitions.setdefault(key, RemoteLogMetadataCache())
 
     def unwatch(self, topic_id: bytes, partition: int) -> None:
         """Stop watching. The events stay in the topic, so they are known again with the next ``watch``."""
@@ -41,9 +41,9 @@ class MemoryMetadata:
     def is_ready(self, topic_id: bytes, partition: int) -> bool:
         return (topic_id, partition) in self._watches and (topic_id, partition) not in self.not_ready
 
-    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+    def of(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         is_watched = (topic_id, partition) in self._watches
-        return self.partitions[topic_id, partition] if is_watched else PartitionSegments()
+        return self.partitions[topic_id, partition] if is_watched else RemoteLogMetadataCache()
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         key = event.topic_id, event.partition

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import decode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
@@ -12,7 +12,7 @@ from reference_broker.log.tests.tiered_world import filled
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import PutFile
-from reference_broker.remote_log.metadata.events import SegmentState
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentState
 from reference_broker.remote_log.objects import ObjectKind, keys_of
 from reference_broker.remote_log.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_whole, objects_of
@@ -244,7 +244,7 @@ def test_new_leader_counts_nothing_as_copied_until_metadata_is_loaded() -> None:
     assert log.copied_end_offset == 0
 
 
-def follows(node: TierNode, log: PartitionLog) -> None:
+def follows(node: TierNode, log: UnifiedLog) -> None:
     node.manager.follows(TopicImage("events", log.topic_id, (PartitionImage((1, 2), (1, 2), 1, 5, 0),)), 0, log)
 
 
@@ -272,7 +272,7 @@ def test_copy_in_progress_is_not_garbage() -> None:
     partition = node.lead(log)
     tier.pass_ms(3)
     (unfinished,) = tier.known(partition).unfinished()
-    assert unfinished.state is SegmentState.COPY_SEGMENT_STARTED
+    assert unfinished.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
     assert node.manager.copied_now(partition.topic_id, 0) == unfinished.segment_id
     assert isinstance(node.ports.under_way[0], PutFile)
     assert node.ports.under_way[0].key in keys_of(unfinished)

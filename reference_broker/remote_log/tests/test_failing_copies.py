@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, batch_of, opened
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, StoreFailure
 from reference_broker.remote_log.metadata.events import common_end, lineage_of
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.remote_log.tests.copying_world import ACTS, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole, objects_of
@@ -109,7 +109,7 @@ def test_log_is_notified_of_copy_once_listed() -> None:
     assert log.copied_end_offset == 30
 
 
-def first_epochs_gone() -> PartitionLog:
+def first_epochs_gone() -> UnifiedLog:
     """Return a log whose first segment [0, 6) has records of two leader epochs."""
     log = opened(MemoryDisk(), KEPT)
     for number in range(SIX_SEGMENTS):
@@ -161,7 +161,7 @@ def test_copy_is_retried_after_log_start_moved_into_segment(acts: int) -> None:
 
 def test_copies_that_are_never_listed_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node, log = copied()
-    monkeypatch.setattr(PartitionSegments, "listed_until", lambda _, _lineage, offset: offset)
+    monkeypatch.setattr(RemoteLogMetadataCache, "listed_until", lambda _, _lineage, offset: offset)
     node.lead(log)
     tier.pass_ms(600_000)
     assert len(tier.acts) < 30 * ACTS

@@ -10,7 +10,7 @@ from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreOperation
-from reference_broker.remote_log.metadata.events import SegmentState, update_of
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentState, update_of
 from reference_broker.remote_log.tests.copying_world import ACTS, FENCE, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole
 from reference_broker.wire.errors import ErrorCode
@@ -167,7 +167,7 @@ def test_former_leader_removes_no_only_copy(follows: bool) -> None:
         new = node.lead(local, leader_epoch=6)
     tier.pass_ms(3000)
     local.enforce_retention(NOW)
-    removal = update_of(first, SegmentState.DELETE_SEGMENT_STARTED, 1, old.leader_epoch, 0)
+    removal = update_of(first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1, old.leader_epoch, 0)
     assert tier.known(old).apply(removal) is ErrorCode.none
     assert local.local_log_start_offset == 0, "the only copy of the first records is here"
     if not follows:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, at, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring.expirer import SWEEP_INTERVAL_US
-from reference_broker.remote_log.metadata.events import SegmentState, lineage_of, update_of
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentState, lineage_of, update_of
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
@@ -166,12 +166,12 @@ def test_copied_end_of_follower_falls_with_listed_segments() -> None:
     tier.pass_ms(1500)
     assert log.copied_end_offset == 30
     third = tier.listed(partition)[2]
-    tier.known(partition).apply(update_of(third, SegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
+    tier.known(partition).apply(update_of(third, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
     tier.pass_ms(1500)
     assert log.copied_end_offset == third.start_offset == 12
 
 
-def grow(log: PartitionLog) -> None:
+def grow(log: UnifiedLog) -> None:
     for number in range(12):
         appended(log, batch_of(2, timestamps=[number, number]), epoch=5)
     synced(log)

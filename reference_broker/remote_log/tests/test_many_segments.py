@@ -13,8 +13,8 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE
 from reference_broker.remote_log.expiring import expirer
 from reference_broker.remote_log.metadata import partition_segments
-from reference_broker.remote_log.metadata.events import RemoteSegment
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, copy_of, step
 from reference_broker.remote_log.objects import keys_of, name_of
 from reference_broker.remote_log.tests.tier_world import TOPIC_ID, Tier, TierNode
@@ -33,7 +33,7 @@ class Looks:
         self.counted = dict.fromkeys(("shares", "owners", "names"), 0)
         self.most, self.all = dict(self.counted), dict(self.counted)
         patch.setattr(expirer.Shares, "_shared", self._counting("shares", expirer.Shares._shared))
-        patch.setattr(PartitionSegments, "_owned_at", self._counting("owners", PartitionSegments._owned_at))
+        patch.setattr(RemoteLogMetadataCache, "_owned_at", self._counting("owners", RemoteLogMetadataCache._owned_at))
         patch.setattr(expirer, "name_of", self._counting("names", name_of))
         deliver = node.ports.deliver
 
@@ -53,7 +53,7 @@ class Looks:
         return call
 
 
-def segments_of(partition: int) -> list[RemoteSegment]:
+def segments_of(partition: int) -> list[RemoteLogSegmentMetadata]:
     return [
         copy_of(number + 1, 10 * number, 10 * number + 9, partition=partition, topic_id=TOPIC_ID, attempt=number + 1)
         for number in range(SEGMENTS)
@@ -65,7 +65,7 @@ def tiered() -> tuple[Tier, TierNode]:
     tier = Tier()
     node = TierNode(tier, expires=True)
     for index in range(PARTITIONS):
-        known = tier.metadata.partitions[TOPIC_ID, index] = PartitionSegments()
+        known = tier.metadata.partitions[TOPIC_ID, index] = RemoteLogMetadataCache()
         for segment in segments_of(index):
             assert not known.apply(segment)
             assert not known.apply(step(segment, FINISHED))

@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import decode_snapshot
 from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure, StoreOperation
 from reference_broker.remote_log.manager import RemoteLogManager
-from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteLogSegmentMetadata, decode, encode
+from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.tests.memory_metadata import MemoryMetadata
@@ -39,10 +39,10 @@ class Tier(TimedPorts):
         ports: Any = self
         self.metadata = MemoryMetadata(ports)
 
-    def listed(self, partition: Partition) -> list[RemoteSegment]:
+    def listed(self, partition: Partition) -> list[RemoteLogSegmentMetadata]:
         return list(self.known(partition).listed())
 
-    def known(self, partition: Partition) -> PartitionSegments:
+    def known(self, partition: Partition) -> RemoteLogMetadataCache:
         return self.metadata.partitions[partition.topic_id, partition.index]
 
 
@@ -159,7 +159,7 @@ class TierNode:
             self.manager.expiring.slots.free = 0
         self.manager.start()
 
-    def lead(self, log: PartitionLog, index: int = 0, leader_epoch: int = 5) -> Partition:
+    def lead(self, log: UnifiedLog, index: int = 0, leader_epoch: int = 5) -> Partition:
         """Lead the partition with this log."""
         log.topic_id = TOPIC_ID
         log.assign_leader_epoch(leader_epoch)
@@ -176,7 +176,7 @@ class TierNode:
         return next(row.metric.value for row in self.metrics.rows() if row.name == name)  # type: ignore[union-attr]
 
 
-def objects_of(tier: Tier, segment: RemoteSegment) -> dict[ObjectKind, bytes]:
+def objects_of(tier: Tier, segment: RemoteLogSegmentMetadata) -> dict[ObjectKind, bytes]:
     """Return the objects of a segment that are in the store."""
     objects = tier.store_memory.objects
     return {kind: objects[key_of(segment, kind)] for kind in ObjectKind if key_of(segment, kind) in objects}

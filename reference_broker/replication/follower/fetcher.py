@@ -1,9 +1,8 @@
-"""Fetchers of followed partitions (Kafka's AbstractFetcherThread, ReplicaFetcherThread): one for each leader, with one
+"""Fetchers of followed partitions (Kafka's ReplicaFetcherThread, ReplicaFetcherManager): one for each leader, with one
 connection, one fetch session, one request in flight.
 
 A fetch names only what changed since the previous one: an append here, a new partition, another epoch. So 10,000
 followed partitions at rest cost one empty request and one empty response every ``replica.fetch.wait.max.ms``.
-``Fetchers`` are Kafka's ReplicaFetcherManager.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Handled, SessionHandler, Wanted, make_session_handler
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
@@ -62,8 +61,8 @@ def announces(version: int, response: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class FetcherSetting:
-    """The part that all fetchers of a node share."""
+class ReplicaFetcherContext:
+    """What all fetchers of a node share."""
 
     node_id: int
     config: BrokerConfig
@@ -75,14 +74,14 @@ class FetcherSetting:
     tier: Callable[[], Tier | None] = lambda: None
 
 
-class Fetcher:
+class ReplicaFetcher:
     """The fetches from one leader.
 
     A fetcher is in one of three states: ``_busy``, waiting for ``_timer`` to send the next request, or idle with
     nothing to fetch.
     """
 
-    def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
+    def __init__(self, leader_id: int, setting: ReplicaFetcherContext) -> None:
         self.leader_id = leader_id
         self.followed: dict[TopicPartition, FollowedPartition] = {}
         self._setting = setting
@@ -91,11 +90,10 @@ class Fetcher:
         self._draft = 0
         """The draft of Fetch that the leader serves and this node wants, or 0."""
         self._handler: SessionHandler = make_session_handler(FINAL)
-        self._fetched_as = -1
+        self._fetched_broker_epoch = -1
         """The broker epoch in the last fetch."""
-        self._to_name: dict[TopicPartition, None] = {}
-        """Partitions that the next fetch must name or forget: their entry changed, or they are not followed any
-        more."""
+        self._changed: dict[TopicPartition, None] = {}
+        """Partitions that the next fetch must name, because their entry changed, or forget."""
         self._lookups = Lookups(
             setting.node_id,
             setting.config.replica_socket_timeout_ms,
@@ -111,7 +109,7 @@ class Fetcher:
             self._started_in_tier,
             self._delay,
         )
-        self._undurable: list[PartitionLog] = []
+        self._logs_to_sync: list[UnifiedLog] = []
         """Logs that must be synced before the next fetch: ``flush.messages`` requires it, or they were cut."""
         self._diverged: dict[TopicPartition, PartitionData] = {}
         """The last responses for partitions that diverged and were truncated."""
@@ -133,7 +131,7 @@ class Fetcher:
         """Fetch the partition from now on, perhaps under another leader epoch, without a pause. The records that a
         start found in its log may have to be durable first."""
         if must_sync(followed.log):
-            self._undurable.append(followed.log)
+            self._logs_to_sync.append(followed.log)
         self.followed[followed.name] = followed
         followed.resumes_us = followed.errors = 0
         self._begin_fetching(followed)
@@ -146,7 +144,7 @@ class Fetcher:
             del self.followed[followed.name]
             self._lookups.drop(followed)
             self._tier_starts.drop(followed)
-            self._to_name[followed.name] = None
+            self._changed[followed.name] = None
             self._wake(GATHER_US)
 
     def end(self) -> None:
@@ -176,9 +174,9 @@ class Fetcher:
         self._timer = None
         if self._busy or self._ended:
             return
-        if self._undurable:  # Decision next-replica-fetch
+        if self._logs_to_sync:  # Decision next-replica-fetch
             self._busy = True
-            self._sync_and_go_on()
+            self._sync_then_send_next()
             return
         if self.followed and self._must_request_versions:
             self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._handle_versions)
@@ -215,7 +213,7 @@ class Fetcher:
         """Send nothing for a while. A leader from which nothing is followed any more gets no further request."""
         if not self.followed:
             self._handler = make_session_handler(self._handler.revision)
-            self._to_name.clear()
+            self._changed.clear()
             return
         pause_ms = backoff_ms(self._failures, self._setting.config.replica_fetch_backoff_ms)
         self._failures += 1
@@ -240,7 +238,7 @@ class Fetcher:
         revision = FIRST if self._draft == FETCH_FIRST_REVISION_REPLICAS else FINAL
         if revision != self._handler.revision:
             self._handler = make_session_handler(revision)
-            self._to_name.clear()
+            self._changed.clear()
             for followed in self.followed.values():
                 self._begin_fetching(followed)
         self._send_next()
@@ -248,16 +246,16 @@ class Fetcher:
     # --- fetches ---------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
-        self._follow_registration()
-        changed, forgotten, has_new = self._changes()
+        self._restart_session_if_registered_again()
+        changed, forgotten, has_new_partitions = self._take_changes()
         handler, setting = self._handler, self._setting
         if not changed and not handler.partitions:
             return  # Nothing is fetched from this leader now.
         plan = handler.update(changed, forgotten)
         config = setting.config
         wait_ms = config.replica_fetch_wait_max_ms
-        if has_new or self._to_name:
-            wait_ms = 0 if self._to_name else min(wait_ms, NEW_PARTITIONS_WAIT_MS)
+        if has_new_partitions or self._changed:
+            wait_ms = 0 if self._changed else min(wait_ms, NEW_PARTITIONS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
         version = self._draft or plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
         request = plan.request(
@@ -266,40 +264,40 @@ class Fetcher:
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             setting.node_id,
-            self._fetched_as,
+            self._fetched_broker_epoch,
         )
         self._send(ApiKey.FETCH, version, request, self._handle_fetch)
 
-    def _follow_registration(self) -> None:
-        """Begin a new session after this broker was registered again, and name every partition.
+    def _restart_session_if_registered_again(self) -> None:
+        """Begin a new fetch session, which names every partition, after this broker was registered again.
 
         The leader takes a new registration for a restart and forgets this replica's progress. A session would never
         name the partitions at rest again, and they would stay out of sync.
         """
-        epoch, before = self._setting.broker_epoch(), self._fetched_as
-        self._fetched_as = epoch
+        epoch, before = self._setting.broker_epoch(), self._fetched_broker_epoch
+        self._fetched_broker_epoch = epoch
         if epoch != before and self._handler.partitions:  # Decision fetcher-registration
             self._handler = make_session_handler(self._handler.revision)
-            self._to_name = dict.fromkeys(self.followed)
+            self._changed = dict.fromkeys(self.followed)
 
-    def _changes(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
+    def _take_changes(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
         """Return the partitions that the next fetch names, those that it forgets, and whether one is named for the
         first time."""
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
-        has_new = False
+        has_new_partitions = False
         max_bytes, cached = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
         # The first revision names all partitions again when one comes or goes, so it sends all changes at once.
-        limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._to_name)
-        for name in list(islice(self._to_name, limit)):
-            del self._to_name[name]
+        limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._changed)
+        for name in list(islice(self._changed, limit)):
+            del self._changed[name]
             followed = self.followed.get(name)
             if followed is not None and followed.resumes_us == 0:
-                has_new = has_new or followed.requested is None
+                has_new_partitions = has_new_partitions or followed.requested is None
                 followed.requested = changed[name] = followed.wanted(max_bytes)
             elif name in cached:
                 forgotten.append(name)
-        return changed, forgotten, has_new
+        return changed, forgotten, has_new_partitions
 
     def _handle_fetch(self, response: object) -> None:
         assert isinstance(response, FetchResponse), f"the response to a fetch is a {type(response).__name__}"
@@ -348,7 +346,7 @@ class Fetcher:
             if number == FOLLOWED_PARTITIONS_PER_SLICE or applied_bytes >= FOLLOWED_BYTES_PER_SLICE:
                 later(self._setting.ports, 0, partial(self._apply, partitions))
                 return
-        self._sync_and_go_on()
+        self._sync_then_send_next()
 
     def _apply_one(self, name: TopicPartition, data: PartitionData) -> None:
         followed = self.followed.get(name)
@@ -362,9 +360,9 @@ class Fetcher:
             else:
                 self._diverged[name] = data
             if must_sync(followed.log) or followed.log.durability.unsettled_cut:
-                self._undurable.append(followed.log)
+                self._logs_to_sync.append(followed.log)
             if followed.requested != followed.wanted(self._setting.config.replica_fetch_max_bytes):
-                self._to_name[name] = None
+                self._changed[name] = None
         elif outcome is ApplyOutcome.OUT_OF_RANGE:
             followed.requested = None
             self._lookups.want_offsets(followed)
@@ -373,15 +371,15 @@ class Fetcher:
             self._tier_starts.want(followed, data.log_start_offset)
         elif outcome is ApplyOutcome.FENCED:
             followed.resumes_us = NEVER
-            self._to_name[name] = None
+            self._changed[name] = None
         else:
             self._delay(followed)
 
-    def _sync_and_go_on(self) -> None:
+    def _sync_then_send_next(self) -> None:
         """Send the next request, after a sync of the logs that must be durable before it."""
-        if self._undurable:
-            logs, self._undurable = self._undurable, []
-            sync_then(self._setting.ports, logs, self._sync_and_go_on)
+        if self._logs_to_sync:
+            logs, self._logs_to_sync = self._logs_to_sync, []
+            sync_then(self._setting.ports, logs, self._sync_then_send_next)
             return
         self._busy = False
         self._send_next()
@@ -389,7 +387,7 @@ class Fetcher:
     def _delay(self, followed: FollowedPartition) -> None:
         """Remove ``followed`` from the session for a while, so that the fetches of the others wait for data again."""
         self._delays.put(followed)
-        self._to_name[followed.name] = None
+        self._changed[followed.name] = None
 
     def _resume(self, followed: FollowedPartition) -> None:
         if self.followed.get(followed.name) is followed:
@@ -400,23 +398,19 @@ class Fetcher:
         self._lookups.drop(followed)
         self._tier_starts.drop(followed)
         followed.requested = None
-        self._to_name[followed.name] = None
+        self._changed[followed.name] = None
 
     def _started_in_tier(self, followed: FollowedPartition) -> None:
         self._name_in_next_fetch(followed)
         self._wake(0)
 
     def _name_in_next_fetch(self, followed: FollowedPartition) -> None:
-        self._to_name[followed.name] = None
+        self._changed[followed.name] = None
 
 
-class Fetchers:
-    """The followed partitions, with one fetcher for each leader, made for its first partition.
-
-    ``broker_epoch()`` is the epoch of this node's registration, -1 before it. ``high_watermark_moved`` is called with
-    each log whose high watermark followed its leader's, and ``changed`` with each partition whose consumers may get
-    another response now. Nothing is sent after ``halt``.
-    """
+class ReplicaFetcherManager:
+    """The followed partitions of a node, with one ``ReplicaFetcher`` for each leader. Nothing is sent after
+    ``halt``."""
 
     def __init__(
         self,
@@ -424,15 +418,18 @@ class Fetchers:
         node_id: int,
         config: BrokerConfig,
         broker_epoch: Callable[[], int],
-        high_watermark_moved: Callable[[PartitionLog], None],
+        high_watermark_moved: Callable[[UnifiedLog], None],
         lag: FetchLag,
         changed: Callable[[FollowedPartition], None] = lambda _: None,
     ) -> None:
+        """``broker_epoch`` returns the epoch of this node's registration, -1 before it. ``high_watermark_moved`` gets
+        each log whose high watermark followed its leader's, and ``changed`` each partition whose consumers may get
+        another response now."""
         applier = PartitionDataApplier(ports, high_watermark_moved, changed)
         self.tier: Tier | None = None
         """The source of the state with which replicas begin behind records in the remote tier, if there is a tier."""
-        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, applier, lag, lambda: self.tier)
-        self._fetchers: dict[int, Fetcher] = {}
+        self._setting = ReplicaFetcherContext(node_id, config, ports, broker_epoch, applier, lag, lambda: self.tier)
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         """By leader. A fetcher without partitions stays and costs nothing."""
         self._followed: dict[tuple[bytes, int], FollowedPartition] = {}
         self._halted = False
@@ -448,7 +445,7 @@ class Fetchers:
         for fetcher in self._fetchers.values():
             fetcher.end()
 
-    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: UnifiedLog) -> None:
         """Fetch the partition from ``state.leader`` from now on. The call is repeated with each newer ``state``."""
         key = (topic.topic_id, index)
         current = self._followed.get(key)
@@ -466,7 +463,7 @@ class Fetchers:
         followed = self._followed[key] = FollowedPartition(name, topic.topic_id, log, state.leader, state.leader_epoch)
         self._fetcher(state.leader).follow(followed)
 
-    def await_marker(self, log: PartitionLog) -> None:
+    def await_marker(self, log: UnifiedLog) -> None:
         """Let the cleaner keep all tombstones of a log that is led elsewhere, or not at all, until a leader sends its
         marker (H-2)."""
         if self._setting.config.crucible_tombstone_horizon_enable:
@@ -479,8 +476,8 @@ class Fetchers:
             self._fetchers[followed.leader_id].drop(followed)
             self._setting.lag.drop(followed)
 
-    def _fetcher(self, leader_id: int) -> Fetcher:
+    def _fetcher(self, leader_id: int) -> ReplicaFetcher:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
-            fetcher = self._fetchers[leader_id] = Fetcher(leader_id, self._setting)
+            fetcher = self._fetchers[leader_id] = ReplicaFetcher(leader_id, self._setting)
         return fetcher

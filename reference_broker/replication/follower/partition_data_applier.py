@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
+from reference_broker.log.partition_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.log.producer_state import ProducerStateManager
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
@@ -17,7 +17,7 @@ from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 UNDEFINED = -1
 
 
-def truncation_offset(log: PartitionLog, leader: EpochEndOffset) -> int:
+def truncation_offset(log: UnifiedLog, leader: EpochEndOffset) -> int:
     """Return the offset at which ``log`` must end, at most (KIP-101, KIP-279, KIP-595's DivergingEpoch).
 
     ``leader`` is the largest epoch of the leader's log that is not above the one that the follower named, with its end
@@ -66,7 +66,7 @@ class PartitionDataApplier:
     """Applies the partitions of responses to logs, and calls back for consumers and the file of high watermarks."""
 
     ports: Ports
-    high_watermark_moved: Callable[[PartitionLog], None]
+    high_watermark_moved: Callable[[UnifiedLog], None]
     """Called with each log whose high watermark changed."""
     changed: Callable[[FollowedPartition], None] = lambda _: None
     """Called with each partition whose high watermark or log start moved, or whose end went back."""

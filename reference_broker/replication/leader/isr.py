@@ -124,7 +124,7 @@ _WAIT_FOR_METADATA = frozenset(
 
 
 @dataclass(slots=True)
-class IsrProposals:
+class AlterPartitionManager:
     """Pending proposals, and the AlterPartition request in flight."""
 
     _ports: Ports

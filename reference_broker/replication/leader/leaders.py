@@ -16,12 +16,12 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leader.isr import IsrProposals, LagCheck
+from reference_broker.replication.high_watermarks import HighWatermarkCheckpoints
+from reference_broker.replication.leader.isr import AlterPartitionManager, LagCheck
 from reference_broker.replication.leader.purgatory import (
     Abandon,
-    Acknowledgements,
     Completed,
+    DelayedOperationPurgatory,
     FollowerWaits,
     Offsets,
     acks_of,
@@ -32,8 +32,8 @@ from reference_broker.replication.leader.replicas import (
     UNKNOWN_EPOCH,
     Cached,
     Followers,
-    FollowerState,
     Proposal,
+    Replica,
     error_without_replica,
 )
 from reference_broker.replication.partitions import Partition
@@ -54,7 +54,7 @@ class BrokerStates:
     _node_id: int
     _quorum_node: MetadataQuorumNode
 
-    def is_eligible(self, state: FollowerState) -> bool:
+    def is_eligible(self, state: Replica) -> bool:
         """Return whether a follower may join the ISR: it is not fenced, not leaving, and of the incarnation in the
         metadata (KIP-903)."""
         broker = self._quorum_node.controller.image.brokers.get(state.replica_id)
@@ -96,7 +96,7 @@ class Leaders:
         node_id: int,
         config: BrokerConfig,
         quorum_node: MetadataQuorumNode,
-        high_watermarks: HighWatermarks,
+        high_watermarks: HighWatermarkCheckpoints,
         metrics: Metrics,
     ) -> None:
         self.high_watermarks = high_watermarks
@@ -105,10 +105,12 @@ class Leaders:
         self._max_lag_ms = config.replica_lag_time_max_ms
         self._prefers_followers = bool(config.replica_selector_class)
         self._brokers = BrokerStates(node_id, quorum_node)
-        self._acks = Acknowledgements(ports, acks_of)
-        self._deletions = Acknowledgements(ports, deletions_of)
+        self._acks = DelayedOperationPurgatory(ports, acks_of)
+        self._deletions = DelayedOperationPurgatory(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
-        self._proposals = IsrProposals(ports, node_id, quorum_node, self._isr_refused, self._metrics.failed_isr_updates)
+        self._proposals = AlterPartitionManager(
+            ports, node_id, quorum_node, self._isr_refused, self._metrics.failed_isr_updates
+        )
         self._lag_check = LagCheck(ports, self._max_lag_ms, self._check_lag)
         self._to_notify: list[Partition] = []
         """Partitions whose watchers ``notify_watchers`` will call."""
@@ -379,7 +381,7 @@ class Leaders:
 
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 
-    def _maybe_expand_isr(self, partition: Partition, followers: Followers, state: FollowerState) -> None:
+    def _maybe_expand_isr(self, partition: Partition, followers: Followers, state: Replica) -> None:
         """Propose the ISR with this follower, if it may join."""
         # Decision isr-expands
         if followers.may_join(state, partition.log.high_watermark) and self._brokers.is_eligible(state):

@@ -37,16 +37,16 @@ _COMPACT_FROM = 64
 
 
 @dataclass(slots=True, eq=False)
-class ParkedRequest:
-    """One parked request."""
+class DelayedOperation:
+    """One parked Produce or DeleteRecords request (Kafka's DelayedProduce, DelayedDeleteRecords)."""
 
     pending: dict[Partition, int]
     """The partitions below their offset. It is empty once the request is completed."""
     completed: Completed
     errors: dict[Partition, Error] = field(default_factory=dict)
 
-    def settle(self, partition: Partition, error: Error) -> None:
-        """Settle one partition; the last one completes the request. A completed request ignores the call."""
+    def complete_partition(self, partition: Partition, error: Error) -> None:
+        """Complete one partition. The last one completes the request. A completed request ignores the call."""
         pending = self.pending
         if pending.pop(partition, None) is None:
             return
@@ -57,13 +57,13 @@ class ParkedRequest:
 
 
 @dataclass(slots=True)
-class Acknowledgements:
-    """Requests that wait until offsets are reached in all of their partitions."""
+class DelayedOperationPurgatory:
+    """Requests that are parked until the watermarks of all their partitions have reached an offset."""
 
     _ports: Ports
     _heap_of: Callable[[Partition], Heap]
     """Returns the heap of the requests that wait for a partition."""
-    _deadlines: list[tuple[int, int, ParkedRequest]] = field(default_factory=list)
+    _deadlines: list[tuple[int, int, DelayedOperation]] = field(default_factory=list)
     _compact_at: int = _COMPACT_FROM
     _last: int = 0
     _timer: int | None = None
@@ -78,20 +78,20 @@ class Acknowledgements:
         if len(pending) < len(offsets):
             for partition, offset in offsets:
                 pending[partition] = max(pending[partition], offset)
-        waiting = ParkedRequest(pending, completed)
+        operation = DelayedOperation(pending, completed)
         for partition, offset in pending.items():
             self._last += 1
-            heappush(self._heap_of(partition), (offset, self._last, waiting))
+            heappush(self._heap_of(partition), (offset, self._last, operation))
         deadline_us = self._ports.now().mono_us + min(max(timeout_ms, 0), LONGEST_TIMEOUT_MS) * 1000
         self._drop_completed()
-        heappush(self._deadlines, (deadline_us, self._last, waiting))
+        heappush(self._deadlines, (deadline_us, self._last, operation))
         if self._timer is None or deadline_us < self._timer_us:
             self._arm(deadline_us)
-        return partial(self._abandon, waiting)
+        return partial(self._abandon, operation)
 
-    def _abandon(self, waiting: ParkedRequest) -> None:
+    def _abandon(self, operation: DelayedOperation) -> None:
         """Costs one step for each request that waits for the same partitions; closing connections are rare."""
-        stale, waiting.pending = waiting.pending, {}
+        stale, operation.pending = operation.pending, {}
         for partition in stale:
             self._forget_settled(partition)
         self._drop_completed()
@@ -104,9 +104,9 @@ class Acknowledgements:
     def reached(self, partition: Partition, heap: Heap, offset: int, error: Error) -> None:
         """Settle the partition, with ``error``, in all requests that wait for ``offset`` or a smaller one."""
         while heap and heap[0][0] <= offset:
-            waiting = heappop(heap)[2]
-            assert isinstance(waiting, ParkedRequest), "only this class fills the heap"
-            waiting.settle(partition, error)
+            operation = heappop(heap)[2]
+            assert isinstance(operation, DelayedOperation), "only this class fills the heap"
+            operation.complete_partition(partition, error)
 
     def fail(self, partition: Partition, heap: Heap, error: Error) -> None:
         """Fail all requests that wait for this partition with ``error``."""
@@ -137,10 +137,10 @@ class Acknowledgements:
         deadlines = self._deadlines
         stale: dict[Partition, None] = {}
         while deadlines and (deadlines[0][0] <= now_us or not deadlines[0][2].pending):
-            waiting = heappop(deadlines)[2]
-            for partition in list(waiting.pending):
+            operation = heappop(deadlines)[2]
+            for partition in list(operation.pending):
                 stale[partition] = None
-                waiting.settle(partition, ErrorCode.request_timed_out)
+                operation.complete_partition(partition, ErrorCode.request_timed_out)
         for partition in stale:
             self._forget_settled(partition)
         if deadlines:
@@ -157,7 +157,7 @@ def deletions_of(partition: Partition) -> Heap:
 
 
 def _is_waiting(entry: tuple[int, int, object]) -> bool:
-    return isinstance(entry[2], ParkedRequest) and bool(entry[2].pending)
+    return isinstance(entry[2], DelayedOperation) and bool(entry[2].pending)
 
 
 GATHER_US = 1000

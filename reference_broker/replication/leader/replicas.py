@@ -55,7 +55,7 @@ def error_without_replica(cached: Cached) -> ErrorCode:
 
 
 @dataclass(slots=True, eq=False)
-class FollowerState:
+class Replica:
     """The progress of one follower."""
 
     replica_id: int
@@ -175,11 +175,11 @@ class Followers:
     """The leader's log end at the latest ``appended`` or ``begin_epoch``."""
     isr: tuple[int, ...] = ()
     """The committed set, in the order of the metadata."""
-    states: dict[int, FollowerState] = field(default_factory=dict)
+    states: dict[int, Replica] = field(default_factory=dict)
     """All other replicas by broker ID."""
-    in_sync: list[FollowerState] = field(default_factory=list)
+    in_sync: list[Replica] = field(default_factory=list)
     """Followers in the maximal ISR."""
-    out_of_sync: list[FollowerState] = field(default_factory=list)
+    out_of_sync: list[Replica] = field(default_factory=list)
     """Followers that are not in it."""
     proposal: Proposal | None = None
     """The AlterPartition that is not committed yet, if there is one."""
@@ -205,7 +205,7 @@ class Followers:
         states = {}
         for replica_id in replicas:
             if replica_id != self.leader_id:
-                states[replica_id] = self.states.get(replica_id) or FollowerState(replica_id, _NEVER_US)
+                states[replica_id] = self.states.get(replica_id) or Replica(replica_id, _NEVER_US)
         self.states = states
 
     def commit(self, isr: tuple[int, ...]) -> None:
@@ -253,7 +253,7 @@ class Followers:
         self.leader_end = leader_end
 
     def high_watermark(
-        self, leader_end: int, now_us: int, max_lag_ms: int, is_eligible: Callable[[FollowerState], bool]
+        self, leader_end: int, now_us: int, max_lag_ms: int, is_eligible: Callable[[Replica], bool]
     ) -> int:
         """The smallest log end among the maximal in-sync replicas and the replicas that are caught up and may join."""
         lowest = leader_end
@@ -297,7 +297,7 @@ class Followers:
                 lagging.append(replica_id)
         return tuple(lagging)
 
-    def may_join(self, state: FollowerState, high_watermark: int) -> bool:
+    def may_join(self, state: Replica, high_watermark: int) -> bool:
         """Whether the follower has all committed records and has reached this epoch's start.
 
         Everything below that start may be committed already.

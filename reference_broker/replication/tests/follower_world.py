@@ -19,13 +19,13 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
-from reference_broker.replication.follower.fetcher import Fetchers
+from reference_broker.replication.follower.fetcher import ReplicaFetcherManager
 from reference_broker.replication.follower.followed import FetchLag
 from reference_broker.replication.tests.timed_ports import START_MS, TimedPorts
 from reference_broker.wire.apis import ApiKey
@@ -52,7 +52,7 @@ class FollowerWorld(TimedPorts):
 
     settings: dict[str, str] = field(default_factory=dict)
     sent: list[SentRequest] = field(default_factory=list)
-    moved: list[PartitionLog] = field(default_factory=list)
+    moved: list[UnifiedLog] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     broker_epoch: int = BROKER_EPOCH
     hold_syncs: bool = False
@@ -60,11 +60,11 @@ class FollowerWorld(TimedPorts):
 
     def __post_init__(self) -> None:
         self.disk = MemoryDisk()
-        self.logs: dict[int, PartitionLog] = {}
+        self.logs: dict[int, UnifiedLog] = {}
         ports: Any = self
         config = BrokerConfig.parse(self.settings)
         self.max_lag = Gauge()
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetcherManager(
             ports,
             2,
             config,
@@ -102,7 +102,7 @@ class FollowerWorld(TimedPorts):
 
     def follow(
         self, index: int = 0, leader: int = 1, epoch: int = 0, records: int = 0, epochs: tuple[int, ...] = ()
-    ) -> PartitionLog:
+    ) -> UnifiedLog:
         """``records``: number of records in its log before, of ``epochs`` in turn (otherwise of epoch 0)."""
         log = self.logs.get(index)
         if log is None:

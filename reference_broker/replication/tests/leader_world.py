@@ -24,7 +24,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
-from reference_broker.replication.high_watermarks import HighWatermarks
+from reference_broker.replication.high_watermarks import HighWatermarkCheckpoints
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
@@ -80,7 +80,7 @@ class LeaderWorld(TimedPorts):
         replica: Any = SimpleNamespace(controller=self.controller, lifecycle=lifecycle)
         ports: Any = self
         self.config = BrokerConfig.parse(self.settings)
-        self.high_watermarks = HighWatermarks(self.disk, ports, 5000)
+        self.high_watermarks = HighWatermarkCheckpoints(self.disk, ports, 5000)
         self.metrics = Metrics()
         self.leaders = Leaders(ports, 1, self.config, replica, self.high_watermarks, self.metrics)
         self.made: dict[int, Partition] = {}

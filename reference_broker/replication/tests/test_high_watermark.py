@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.replication.high_watermarks import FILE_NAME, HighWatermarks, read_high_watermarks
+from reference_broker.replication.high_watermarks import FILE_NAME, HighWatermarkCheckpoints, read_high_watermarks
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld, broker_epoch_of, registered
 from reference_broker.wire.errors import ErrorCode
@@ -218,7 +218,7 @@ def test_deleted_partition_is_removed_from_checkpoint() -> None:
 def test_checkpoint_rows_stay_until_partitions_are_known_to_be_deleted() -> None:
     world = LeaderWorld()
     world.disk.write(FILE_NAME, b"0\n2\ngone-topic 0 5\nevents 1 9\n")
-    marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]
+    marks = HighWatermarkCheckpoints(world.disk, world, 5000)  # type: ignore[arg-type]
     marks.keep_only(lambda topic, index: (topic, index) == ("events", 1))
     marks.moved(world.lead(0).log)
     marks.write()
@@ -275,7 +275,7 @@ def test_checkpoint_is_rewritten_for_deleted_partition_alone() -> None:
 def test_start_removes_checkpoint_rows_of_partitions_deleted_meanwhile() -> None:
     world = LeaderWorld()
     world.disk.write(FILE_NAME, b"0\n2\ngone 0 5\nevents 1 9\n")
-    marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]
+    marks = HighWatermarkCheckpoints(world.disk, world, 5000)  # type: ignore[arg-type]
     marks.keep_only(lambda topic, index: (topic, index) == ("events", 1))
     world.pass_ms(100)
     assert read_high_watermarks(world.disk) == {("events", 1): 9}

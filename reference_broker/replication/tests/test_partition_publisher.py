@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.checkpoints import write_partition_metadata
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.broker_settings import CLUSTER
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
@@ -17,7 +17,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import PUBLISHED_CHANGES_PER_SLICE
 from reference_broker.records.record import Record, build
-from reference_broker.replication.partition_publisher import PartitionPublisher
+from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
 from reference_broker.replication.partitions import Partition, Partitions
 
 TOPIC_ID = b"t" * 16
@@ -45,7 +45,7 @@ class Roles:
         assert partition.is_removed
         self.calls.append(f"stops_leading {partition.index}{' with its topic' if partition.is_topic_deleted else ''}")
 
-    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
+    def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: UnifiedLog) -> None:
         assert (log.topic_id, log.directory) == (topic.topic_id, f"t-{index}")
         self.calls.append(f"follows {state.leader} in {state.leader_epoch}")
 
@@ -56,7 +56,7 @@ class Roles:
     def reconfigured(self, partition: Partition) -> None:
         self.calls.append(f"reconfigured {partition.index} {partition.log.config.min_insync_replicas}")
 
-    def forgets(self, log: PartitionLog) -> None:
+    def forgets(self, log: UnifiedLog) -> None:
         self.calls.append(f"forgets {log.directory}")
 
 
@@ -70,7 +70,7 @@ class PublisherWorld:
         self.steps: list[Callable[[], None]] = []
         self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.image = MetadataImage()
-        self.publisher = PartitionPublisher(
+        self.publisher = BrokerMetadataPublisher(
             1,
             BrokerConfig(),
             self.disk,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.replication.partitions import Partition, Partitions
 
 ID = bytes(15) + b"\x07"
@@ -19,7 +19,7 @@ class Watching:
 
 
 def partition(index: int = 0, topic: str = "t", topic_id: bytes = ID) -> Partition:
-    return Partition(topic, topic_id, index, 0, cast("PartitionLog", SimpleNamespace()))
+    return Partition(topic, topic_id, index, 0, cast("UnifiedLog", SimpleNamespace()))
 
 
 def test_topic_name_is_removed_with_its_last_partition() -> None:

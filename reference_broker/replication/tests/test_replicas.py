@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.replication.leader.replicas import Followers, FollowerState, Proposal
+from reference_broker.replication.leader.replicas import Followers, Proposal, Replica
 
 MAX_LAG_MS = 1000
 
@@ -217,7 +217,7 @@ def test_watching_stops_when_all_replicas_are_caught_up() -> None:
 
 
 def test_silent_session_keeps_no_replica_in_sync() -> None:
-    state, cached = FollowerState(2, 0), Cached(fetch_offset=3)
+    state, cached = Replica(2, 0), Cached(fetch_offset=3)
     assert not state.has_fetched_lately(0, MAX_LAG_MS)
     state.fetched(cached, 3)
     assert state.has_fetched_lately(MAX_LAG_MS * 1000, MAX_LAG_MS)

@@ -18,7 +18,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encode_snapshot
 from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.replication.tests.follower_world import FollowerWorld, named
@@ -39,7 +39,7 @@ class FakeTier:
 
     def state_before(
         self,
-        log: PartitionLog,  # noqa: ARG002
+        log: UnifiedLog,  # noqa: ARG002
         partition: int,  # noqa: ARG002
         leader_epoch: int,
         offset: int,
@@ -57,7 +57,7 @@ def producers() -> ProducerStateManager:
     return states
 
 
-def following() -> tuple[FollowerWorld, FakeTier, PartitionLog]:
+def following() -> tuple[FollowerWorld, FakeTier, UnifiedLog]:
     """Return a follower with three records, whose fetch offset has moved to the tier."""
     world, tier = FollowerWorld(), FakeTier()
     world.fetchers.tier = tier

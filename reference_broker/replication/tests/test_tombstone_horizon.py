@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.replication.tests.follower_world import FollowerWorld, one_record
 from reference_broker.replication.tests.test_first_revision import versions
@@ -12,7 +12,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 
-def heeding(records: int) -> tuple[FollowerWorld, PartitionLog]:
+def heeding(records: int) -> tuple[FollowerWorld, UnifiedLog]:
     world = FollowerWorld({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=records)
     world.only_request(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1001"))

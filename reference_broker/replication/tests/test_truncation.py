@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -13,7 +13,7 @@ from reference_broker.replication.tests.follower_world import one_record
 from reference_broker.wire.fetch import EpochEndOffset
 
 
-def log_of(epochs: tuple[int, ...], high_watermark: int = 0) -> PartitionLog:
+def log_of(epochs: tuple[int, ...], high_watermark: int = 0) -> UnifiedLog:
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
     for offset, epoch in enumerate(epochs):
         log.append_replicated(Now(0, 0), one_record(offset, epoch))

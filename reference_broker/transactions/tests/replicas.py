@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
@@ -124,7 +124,7 @@ class Replicas:
         self._replayed = ReplayedLog()
         self._lead()
 
-    def _opened(self, disk: MemoryDisk, *, clean: bool) -> PartitionLog:
+    def _opened(self, disk: MemoryDisk, *, clean: bool) -> UnifiedLog:
         return run_to_end(open_log(disk, "events-0", CONFIG, self.ports.now(), clean))
 
     def _lead(self) -> None:
@@ -162,7 +162,7 @@ class Replicas:
     # steps
 
     @property
-    def log(self) -> PartitionLog:
+    def log(self) -> UnifiedLog:
         return self.logs[self.leader]
 
     def replayed(self) -> ReplayedLog:
@@ -215,7 +215,7 @@ class _InSync:
         return False
 
 
-def everything(log: PartitionLog) -> bytes:
+def everything(log: UnifiedLog) -> bytes:
     data, offset = b"", log.log_start_offset
     while offset < log.log_end_offset:
         part = bytes(log.read(offset, 1 << 20, log.log_end_offset))

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum
@@ -27,7 +27,7 @@ def record(one: TxnTransitMetadata) -> Record:
     return Record(timestamp_ms=1, key=transaction_key(one.transactional_id), value=transaction_value(one, 2))
 
 
-def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> PartitionLog:
+def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> UnifiedLog:
     log = run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-{index}", LogConfig(), world.now(), True))
     for batch in batches:
         log.append(world.now(), batch, 0, origin=BatchOrigin.BROKER)
@@ -118,7 +118,7 @@ def test_load_ends_at_last_readable_record(monkeypatch: pytest.MonkeyPatch) -> N
     id_ = world.transactional_id_in(0)
     log = log_with(world, build([record(transaction(world, id_, TransactionState.ONGOING, 0))]))
     with monkeypatch.context() as patched:
-        patched.setattr(PartitionLog, "read", lambda *_: b"")
+        patched.setattr(UnifiedLog, "read", lambda *_: b"")
         world.coordinate(0, log)
         world.pass_ms(0)
     assert not world.transactions.loading()

@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from reference_broker.log.partition_log import PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import RecordsRefused, UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.records.batch import InvalidRecords, read_header
@@ -319,7 +319,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
                 }
 
 
-def filtered(log: PartitionLog, replayed: ReplayedLog, end: int) -> list[int]:
+def filtered(log: UnifiedLog, replayed: ReplayedLog, end: int) -> list[int]:
     """Return the records that a read_committed consumer keeps. It drops the batches of aborted producers, from the
     first
     offset in the response until the marker."""
@@ -356,11 +356,11 @@ def any_guard(self: VerificationStates, known: Any, batch: Any, guard: Verificat
         honest_check(self, known, batch, guard)
 
 
-def only_open_ones(log: PartitionLog) -> int:
+def only_open_ones(log: UnifiedLog) -> int:
     return min([log.high_watermark, *log.producers.open_transactions.values()])
 
 
-def only_those_that_begin_there(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
+def only_those_that_begin_there(log: UnifiedLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
     return [each for each in honest_aborted(log, offset, end_offset) if each.first_offset >= offset]
 
 
@@ -369,15 +369,15 @@ def nothing(*_: object, **__: object) -> None:
 
 
 honest_check = VerificationStates.check
-honest_aborted = PartitionLog.aborted_transactions
+honest_aborted = UnifiedLog.aborted_transactions
 BROKEN: tuple[tuple[object, str, object], ...] = (
     (markers, "refusal_of", without_fencing),
     (markers, "refusal_of", without_raised_epochs),
     (VerificationStates, "check", nothing),
     (VerificationStates, "check", any_guard),
     (VerificationStates, "note_written", nothing),
-    (PartitionLog, "last_stable_offset", property(only_open_ones)),
-    (PartitionLog, "aborted_transactions", only_those_that_begin_there),
+    (UnifiedLog, "last_stable_offset", property(only_open_ones)),
+    (UnifiedLog, "aborted_transactions", only_those_that_begin_there),
 )
 
 

@@ -23,7 +23,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.features import TRANSACTION_FEATURE
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -32,7 +32,7 @@ from reference_broker.records.batch import iterate
 from reference_broker.records.control import ControlType, read_marker
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
-from reference_broker.replication.replication import Replication
+from reference_broker.replication.replication import ReplicaManager
 from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorld, broker_epoch_of
 from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
@@ -95,7 +95,7 @@ class TransactionWorld(LeaderWorld):
             ports, 1, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, writer, self.ids
         )
         fetchers: Any = SimpleNamespace(await_marker=lambda _: None)  # Nothing is followed here.
-        self.roles = Replication(self.leaders, fetchers, [self.transactions])
+        self.roles = ReplicaManager(self.leaders, fetchers, [self.transactions])
         self.transactions.start()
 
     def at_end(self, step: Any) -> None:
@@ -171,7 +171,7 @@ class TransactionWorld(LeaderWorld):
 
     # roles
 
-    def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionStateManager | None:
+    def coordinate(self, index: int, log: UnifiedLog | None = None, epoch: int = 0) -> TransactionStateManager | None:
         """Start to lead. ``pass_ms`` runs the loading."""
         if log is None:
             config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
@@ -183,7 +183,7 @@ class TransactionWorld(LeaderWorld):
         self.roles.leads(partition, PartitionImage(self.replicas, self.isr, 1, epoch, 0))
         return next((each for each in self.transactions.active() if each.index == index), None)
 
-    def stop_leading(self, index: int) -> PartitionLog:
+    def stop_leading(self, index: int) -> UnifiedLog:
         """Make another node the leader."""
         partition = self.led.pop(index)
         partition.is_removed = True

@@ -11,7 +11,7 @@ from chaos.checks.tests.stub_node import broker_image
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import PeerReply, Reply, Request, Send, TimerFired
 from reference_broker.ports.node_ports import Channel
-from reference_broker.replication.leader.replicas import Followers, FollowerState
+from reference_broker.replication.leader.replicas import Followers, Replica
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -31,7 +31,7 @@ class Leader:
         (self.check,) = (check for check in cluster.checks if isinstance(check, HighWatermarkByRequests))
         self.node = cluster.node(0)
         self.led = self.node.broker.partitions.by_id[KEY]
-        self.states = {each: FollowerState(each, 0, log_end_offset=3) for each in (1, 2)}
+        self.states = {each: Replica(each, 0, log_end_offset=3) for each in (1, 2)}
         self.led.followers = Followers(0, 0, 0, 3, isr=(0, 1, 2), states=self.states)
         self.node.broker.config = replace(BrokerConfig(), replica_lag_time_max_ms=1000)
         self.check.acted(cluster.now_us, self.node, None, [])

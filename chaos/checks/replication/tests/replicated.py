@@ -13,7 +13,7 @@ from chaos.checks.suite import check_kinds
 from chaos.checks.tests.stub_node import StubBroker, StubImages, StubNode, StubPublisher, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
@@ -143,7 +143,7 @@ class Cluster:
     def node(self, number: int) -> Any:
         """Return a node as it is now: it leads the partition, or follows the node that does."""
         log, leads = self.logs[number], self.epochs[number] >= 0
-        partition = Partition("t", TOPIC_ID, 0, self.epochs[number], cast(PartitionLog, log))
+        partition = Partition("t", TOPIC_ID, 0, self.epochs[number], cast(UnifiedLog, log))
         if not leads:
             partition.followed_leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
         partitions = node_partitions(partition)

@@ -10,7 +10,7 @@ from chaos.checks.replication.replica_view import ReplicaView, TouchedLogs, offs
 from chaos.checks.tests.stub_node import StubNode
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.segment import new_segment
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def test_only_logs_that_changed_are_looked_at() -> None:
     touched = TouchedLogs()
-    slot = PartitionLog.__dict__["high_watermark"]
+    slot = UnifiedLog.__dict__["high_watermark"]
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
         assert touched.taken() == (log,)
@@ -32,7 +32,7 @@ def test_only_logs_that_changed_are_looked_at() -> None:
         assert (log.high_watermark, touched.taken()) == (4, (log,))
     log.log_end_offset = 9
     assert (log.log_end_offset, touched.taken()) == (9, ())
-    assert PartitionLog.__dict__["high_watermark"] is slot
+    assert UnifiedLog.__dict__["high_watermark"] is slot
 
 
 def test_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:
@@ -55,8 +55,8 @@ def test_closed_segments_are_checked_when_their_list_changes_and_the_active_one_
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))
         with (
-            patch.object(PartitionLog, "check_invariants", lambda _, closed_too: checked.append(PARTS[closed_too])),
-            patch.object(PartitionLog, "check_offsets", lambda _: checked.append("offsets")),
+            patch.object(UnifiedLog, "check_invariants", lambda _, closed_too: checked.append(PARTS[closed_too])),
+            patch.object(UnifiedLog, "check_offsets", lambda _: checked.append("offsets")),
         ):
             for change in (nothing, nothing, grow, nothing, roll, grow, cut, nothing):
                 change(log)
@@ -70,19 +70,19 @@ def test_closed_segments_are_checked_when_their_list_changes_and_the_active_one_
 PARTS = {True: "all", False: "active"}
 
 
-def nothing(log: PartitionLog) -> None:
+def nothing(log: UnifiedLog) -> None:
     pass
 
 
-def grow(log: PartitionLog) -> None:
+def grow(log: UnifiedLog) -> None:
     log.log_end_offset += 1
 
 
-def roll(log: PartitionLog) -> None:
+def roll(log: UnifiedLog) -> None:
     log.segments.items.append(new_segment("t-0", 9, 0))
 
 
-def cut(log: PartitionLog) -> None:
+def cut(log: UnifiedLog) -> None:
     log.durability.last_cut += 1
 
 

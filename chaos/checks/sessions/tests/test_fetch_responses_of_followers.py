@@ -32,7 +32,7 @@ from chaos.checks.tests.stub_node import (
     node_partitions,
 )
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.replication.leader.replicas import Followers, FollowerState
+from reference_broker.replication.leader.replicas import Followers, Replica
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
 
@@ -50,7 +50,7 @@ def make_node(
     """Return a node with five records. The leader knows that followers have those from ``starts`` to ``ends``."""
     log = StubLog(topic_id=TOPIC_ID, high_watermark=high_watermark, log_end_offset=5, last_stable_offset=3)
     starts, ends = changes.get("starts", 0), changes.get("ends", 5)
-    states = {each: FollowerState(each, 0, log_start_offset=starts, log_end_offset=ends) for each in (1, 2)}
+    states = {each: Replica(each, 0, log_start_offset=starts, log_end_offset=ends) for each in (1, 2)}
     partition = Partition("t", TOPIC_ID, 0, 4, log.as_log())
     if number == LEADER:
         partition.followers = Followers(LEADER, 4, 0, 5, isr=isr, states=states)

@@ -31,7 +31,7 @@ from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
-from reference_broker.remote_log.metadata.events import RemoteSegment, SegmentState
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:
@@ -353,29 +353,33 @@ class Listing:
     def __init__(self) -> None:
         self.check = NewerUploadCounts(check_context())
 
-    def knows(self, *listed: tuple[int, int], others: Sequence[tuple[int, int, SegmentState]] = ()) -> list[str]:
-        finished = [_segment(*each, SegmentState.COPY_SEGMENT_FINISHED) for each in listed]
+    def knows(
+        self, *listed: tuple[int, int], others: Sequence[tuple[int, int, RemoteLogSegmentState]] = ()
+    ) -> list[str]:
+        finished = [_segment(*each, RemoteLogSegmentState.COPY_SEGMENT_FINISHED) for each in listed]
         node = _node_with_segments(StubLog(), finished, [_segment(*other) for other in others])
         before = len(self.check.violations)
         self.check.inspect(0, 0, node, None, False)
         return [violation.explanation for violation in self.check.violations[before:]]
 
 
-def _node_with_segments(log: StubLog, listed: Sequence[RemoteSegment], others: Sequence[RemoteSegment] = ()) -> "Node":
+def _node_with_segments(
+    log: StubLog, listed: Sequence[RemoteLogSegmentMetadata], others: Sequence[RemoteLogSegmentMetadata] = ()
+) -> "Node":
     """Return a node that leads hot-0, with these segments in the tier. Its clock shows 4 s."""
     partitions = node_partitions(Partition("hot", HOT_ID, 0, 0, log.as_log()))
     tier = StubRemoteLog(StubSegments(listed, others))
     return StubNode(StubBroker(now=Now(0, 4000), partitions=partitions, remote_log=tier)).as_node()
 
 
-def _segment(copy: int, epoch: int, state: SegmentState) -> RemoteSegment:
+def _segment(copy: int, epoch: int, state: RemoteLogSegmentState) -> RemoteLogSegmentMetadata:
     return replace(
         _segment_of(10 * copy, 10 * copy + 9), segment_id=bytes([copy]) * 16, uploader_epoch=epoch, state=state
     )
 
 
-def _segment_of(start_offset: int, end_offset: int) -> RemoteSegment:
-    return RemoteSegment(
+def _segment_of(start_offset: int, end_offset: int) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
         topic_id=HOT_ID,
         topic="hot",
         partition=0,
@@ -392,7 +396,7 @@ def _segment_of(start_offset: int, end_offset: int) -> RemoteSegment:
     )
 
 
-STARTED, FINISHED = SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED
+STARTED, FINISHED = RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def test_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:

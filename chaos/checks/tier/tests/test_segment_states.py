@@ -24,10 +24,10 @@ from reference_broker.ports.store import Delete, Put
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.remote_log.metadata.events import (
-    DeleteState,
-    PartitionDelete,
-    RemoteSegment,
-    SegmentState,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     encode,
     update_of,
 )
@@ -37,9 +37,9 @@ TOPIC_ID, ID = b"t" * 16, b"s" * 16
 START = f"hot-0-{uuid_text(TOPIC_ID)}/{0:020d}-{uuid_text(ID)}."
 MS = 1_000_000
 FINISHED, DELETING, GONE = (
-    SegmentState.COPY_SEGMENT_FINISHED,
-    SegmentState.DELETE_SEGMENT_STARTED,
-    SegmentState.DELETE_SEGMENT_FINISHED,
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
 )
 
 
@@ -80,7 +80,7 @@ class Tier:
         self.check = RemoteSegmentStates(self.context)
         self.batches: list[bytes] = []
         self.made = objects()
-        self.segment = RemoteSegment(
+        self.segment = RemoteLogSegmentMetadata(
             topic_id=TOPIC_ID,
             topic="hot",
             partition=0,
@@ -113,7 +113,9 @@ class Tier:
     def begin(self, **fields: Any) -> "Tier":
         return self.write(replace(self.segment, **fields))
 
-    def move(self, state: SegmentState, known: SegmentState, broker: int = 1, epoch: int = 4) -> "Tier":
+    def move(
+        self, state: RemoteLogSegmentState, known: RemoteLogSegmentState, broker: int = 1, epoch: int = 4
+    ) -> "Tier":
         return self.write(update_of(replace(self.segment, state=known), state, broker, epoch, MS))
 
     def store(self, **changed: bytes | None) -> "Tier":
@@ -122,7 +124,7 @@ class Tier:
         return self
 
     def finish(self) -> "Tier":
-        return self.move(FINISHED, SegmentState.COPY_SEGMENT_STARTED)
+        return self.move(FINISHED, RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 
     def call(self, operation: Any, node: int = 1) -> "Tier":
         self.check.acted(7, self.node(node), None, [StoreCall(1, operation)])
@@ -190,29 +192,29 @@ def test_copy_that_is_not_being_deleted_keeps_its_objects() -> None:
 def test_garbage_and_objects_of_a_deleted_partition_may_be_deleted() -> None:
     assert not Tier().call(Delete((START + "log",))).explanation
     tier = Tier().begin().store().finish()
-    deleted = PartitionDelete(
+    deleted = RemotePartitionDeleteMetadata(
         topic_id=TOPIC_ID,
         topic="hot",
         partition=0,
         broker_id=1,
         event_timestamp_ms=MS,
-        state=DeleteState.DELETE_PARTITION_MARKED,
+        state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
     )
     tier.write(deleted)
     assert not tier.explanation
-    started = replace(deleted, state=DeleteState.DELETE_PARTITION_STARTED)
+    started = replace(deleted, state=RemotePartitionDeleteState.DELETE_PARTITION_STARTED)
     assert not tier.write(started).call(Delete((START + "log",))).explanation
 
 
 def test_deletion_of_a_partition_that_is_only_marked() -> None:
     tier = Tier().begin().store().finish()
-    marked = PartitionDelete(
+    marked = RemotePartitionDeleteMetadata(
         topic_id=TOPIC_ID,
         topic="hot",
         partition=0,
         broker_id=1,
         event_timestamp_ms=MS,
-        state=DeleteState.DELETE_PARTITION_MARKED,
+        state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
     )
     assert "COPY_SEGMENT_FINISHED" in tier.write(marked).call(Delete((START + "log",))).explanation
 
@@ -248,7 +250,7 @@ def test_object_that_a_deletion_leaves() -> None:
 
 
 def test_former_leader_may_store_an_object_late() -> None:
-    tier = Tier().begin().move(DELETING, SegmentState.COPY_SEGMENT_STARTED).store().move(GONE, DELETING)
+    tier = Tier().begin().move(DELETING, RemoteLogSegmentState.COPY_SEGMENT_STARTED).store().move(GONE, DELETING)
     assert not tier.explanation
 
 
@@ -268,7 +270,7 @@ def test_leader_of_a_partition_with_one_replica_is_not_known() -> None:
 
 
 def test_late_record_of_a_former_leader_has_no_effect() -> None:
-    tier = Tier().begin().move(DELETING, SegmentState.COPY_SEGMENT_STARTED, broker=2, epoch=5).finish()
+    tier = Tier().begin().move(DELETING, RemoteLogSegmentState.COPY_SEGMENT_STARTED, broker=2, epoch=5).finish()
     assert not tier.explanation
     assert tier.check._segments[uuid_text(ID)].state == 2
 

@@ -15,7 +15,7 @@ from reference_broker.log.timestamp_lookup import NOTHING, READ_COST_US
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.fetch import EpochEndOffset
 
-LOG = "reference_broker.log.partition_log:PartitionLog"
+LOG = "reference_broker.log.partition_log:UnifiedLog"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def last_of_equal_timestamps_found(original: Function, self: Any) -> Sliced[Any]
     return best
 
 
-@mutant("reference_broker.log.leader_epochs:LeaderEpochs.end_offset_for")
+@mutant("reference_broker.log.leader_epochs:LeaderEpochFileCache.end_offset_for")
 def epoch_ends_where_it_begins(original: Function, self: Any, epoch: int, log_end_offset: int) -> EpochEndOffset:
     """The end of an older leader epoch is returned as the place where it begins, with the epoch before it, so that
     fetchers see divergences that do not exist (KIP-101, F-13)."""

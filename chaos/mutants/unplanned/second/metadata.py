@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.controller.metadata_broadcast import _Recipient
-from reference_broker.controller.planning.brokers import unfencing
+from reference_broker.controller.planning.brokers import handle_broker_unfenced
 from reference_broker.controller.planning.partition_changes import Election
 
 TERM = "reference_broker.controller.controller_term:ControllerTerm"
@@ -45,14 +45,14 @@ def validated_settings_written(original: Function, self: Any, context: Any) -> A
 # --- brokers and elections --------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats._change")
-def unfenced_before_caught_up(original: Function, self: Any, broker: Any, beat: Any) -> None:
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeatManager._change")
+def unfenced_before_caught_up(original: Function, self: Any, broker: Any, heartbeat: Any) -> None:
     """A broker is unfenced with its first heartbeat, before it has caught up with the metadata log to its own
     registration (KIP-631)."""
-    if broker.fenced and not beat.want_fence and not beat.want_shut_down:
-        self._submit(broker, "unfence a broker", unfencing)
+    if broker.fenced and not heartbeat.want_fence and not heartbeat.want_shut_down:
+        self._submit(broker, "unfence a broker", handle_broker_unfenced)
     else:
-        original(self, broker, beat)
+        original(self, broker, heartbeat)
 
 
 @mutant("reference_broker.controller.planning.partition_changes:election_of")

@@ -27,7 +27,7 @@ def offset_of_former_leadership_counts(original: Function, self: Any, partitions
     return found
 
 
-@mutant(f"{REPLICAS}:FollowerState.fetched")
+@mutant(f"{REPLICAS}:Replica.fetched")
 def progress_never_goes_back(original: Function, self: Any, cached: Any, leader_end: int) -> None:
     """The leader keeps a follower's largest fetch offset when the follower fetches from a lower one, after it has
     truncated its log, and so commits records that it lacks (E-7, F-22)."""
@@ -82,7 +82,7 @@ def fenced_broker_joins_isr(original: Function, image: Any, partition: Any, requ
     return None
 
 
-@mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._is_enough")
+@mutant("reference_broker.controller.planning.partition_changes:PartitionChangeBuilder._has_min_isr")
 def eligible_replicas_kept_at_min_isr(
     original: Function, self: Any, topic: Any, partition: Any, isr: tuple[int, ...]
 ) -> bool:
@@ -110,7 +110,7 @@ def response_of_former_epoch_applied(original: Function, self: Any) -> bool:
     return requested is not None and self.resumes_us == 0 and requested.fetch_offset == self.log.log_end_offset
 
 
-@mutant("reference_broker.replication.high_watermarks:HighWatermarks.write")
+@mutant("reference_broker.replication.high_watermarks:HighWatermarkCheckpoints.write")
 def checkpoint_of_moved_high_watermarks_only(original: Function, self: Any) -> None:
     """The file replication-offset-checkpoint gets only the high watermarks that moved since it was written last, and
     loses the rows of partitions at rest (KIP-101, X-4)."""

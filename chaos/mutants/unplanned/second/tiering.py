@@ -9,7 +9,7 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.log.retention import count_before
 from reference_broker.ports.slicing import Sliced
-from reference_broker.remote_log.metadata.events import SegmentUpdate
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadataUpdate
 from reference_broker.remote_log.reading.readings import Reading
 
 EXPIRER = "reference_broker.remote_log.expiring.expirer"
@@ -19,13 +19,13 @@ METADATA = "reference_broker.remote_log.metadata"
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-@mutant(f"{METADATA}.partition_segments:PartitionSegments.apply")
+@mutant(f"{METADATA}.partition_segments:RemoteLogMetadataCache.apply")
 def fencing_event_fences_nobody(original: Function, self: Any, event: Any) -> Any:
     """Only the begin of a copy raises the known leader epoch. A new leader's no-op event does not, so that the former
     leader's events still count after it (P-11)."""
     known = self.newest_epoch, self.last_attempt
     error = original(self, event)
-    if isinstance(event, SegmentUpdate):
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
         self.newest_epoch, self.last_attempt = known
     return error
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from reference_broker.log.cleaner.cleaning import Cleanable, Cleaned, Cleaning, Step, cleanable
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.ports.disk import Buffer, MemoryDisk
 from reference_broker.ports.node_ports import Now
@@ -60,14 +60,14 @@ class SyncingDisk(MemoryDisk):
         return SyncingDisk({path: bytearray(content) for path, content in self.files.items()}, durable=self.durable)
 
 
-def sync_all(log: PartitionLog, disk: SyncingDisk) -> None:
+def sync_all(log: UnifiedLog, disk: SyncingDisk) -> None:
     point = log.sync_point()
     disk.sync(point.paths)
     log.mark_synced(point)
 
 
 def put(
-    log: PartitionLog,
+    log: UnifiedLog,
     *pairs: tuple[str, str | None],
     now: Now = NOW,
     epoch: int = 0,
@@ -89,13 +89,13 @@ def put(
     return first
 
 
-def rolled(log: PartitionLog, now: Now = NOW) -> None:
+def rolled(log: UnifiedLog, now: Now = NOW) -> None:
     """Roll the log, so that all records are in closed segments."""
     if log.segments and log.segments[-1].size_bytes:
         log.roll(now)
 
 
-def dirty(log: PartitionLog, now: Now = NOW) -> Cleanable:
+def dirty(log: UnifiedLog, now: Now = NOW) -> Cleanable:
     part = cleanable(log, now)
     assert part is not None, "nothing is dirty"
     return part
@@ -105,7 +105,7 @@ def carry_out(disk: SyncingDisk, step: Step) -> None:
     disk.sync(step.sync)
 
 
-def cleaned(log: PartitionLog, disk: SyncingDisk, now: Now = NOW, buffer_bytes: int = BUFFER_BYTES) -> Cleaned:
+def cleaned(log: UnifiedLog, disk: SyncingDisk, now: Now = NOW, buffer_bytes: int = BUFFER_BYTES) -> Cleaned:
     """Run one whole pass."""
     cleaning = Cleaning(log, dirty(log, now), now, buffer_bytes)
     for step in cleaning.run():
@@ -113,7 +113,7 @@ def cleaned(log: PartitionLog, disk: SyncingDisk, now: Now = NOW, buffer_bytes: 
     return cleaning.done
 
 
-def contents(log: PartitionLog) -> list[tuple[BatchHeader, Record]]:
+def contents(log: UnifiedLog) -> list[tuple[BatchHeader, Record]]:
     """Return every record, read as by a client, and the header of its batch."""
     offset, found = log.log_start_offset, []
     while offset < log.log_end_offset:
@@ -132,13 +132,13 @@ def headers_in(data: bytes) -> list[BatchHeader]:
     return [header for _, header in iterate(data)]
 
 
-def all_headers(log: PartitionLog) -> list[BatchHeader]:
+def all_headers(log: UnifiedLog) -> list[BatchHeader]:
     disk = log.disk
     files = [disk.read(segment.path, 0, segment.size_bytes) for segment in log.segments]
     return [header for data in files for header in headers_in(data)]
 
 
-def texts(log: PartitionLog) -> list[tuple[int, str, str | None]]:
+def texts(log: UnifiedLog) -> list[tuple[int, str, str | None]]:
     """Return offset, key and value of each record."""
     return [
         (record.offset, (record.key or b"?").decode(), None if record.value is None else record.value.decode())
@@ -146,7 +146,7 @@ def texts(log: PartitionLog) -> list[tuple[int, str, str | None]]:
     ]
 
 
-def fresh(config: LogConfig = COMPACTED) -> tuple[PartitionLog, SyncingDisk]:
+def fresh(config: LogConfig = COMPACTED) -> tuple[UnifiedLog, SyncingDisk]:
     disk = SyncingDisk()
     return opened(disk, config), disk
 

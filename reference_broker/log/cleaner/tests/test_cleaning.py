@@ -19,7 +19,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, at, offset_for_timestamp, opened
 from reference_broker.records.batch import (
     CRC_FROM,
@@ -34,7 +34,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
 
-def three_rounds(log: PartitionLog) -> None:
+def three_rounds(log: UnifiedLog) -> None:
     for number in range(3):
         for key in "abc":
             put(log, (key, f"{key}{number}"))
@@ -260,7 +260,7 @@ def test_aborted_records_are_removed_then_their_marker() -> None:
     assert [(key, value) for _, key, value in texts(log) if key in "ab"][-1] == ("b", "committed")
 
 
-def _marker(log: PartitionLog, producer_id: int = 7, *, commit: bool) -> None:
+def _marker(log: UnifiedLog, producer_id: int = 7, *, commit: bool) -> None:
     marker = build_marker(
         commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=START_MS
     )
@@ -268,7 +268,7 @@ def _marker(log: PartitionLog, producer_id: int = 7, *, commit: bool) -> None:
     log.advance_high_watermark(log.log_end_offset)
 
 
-def _markers(log: PartitionLog) -> list[int]:
+def _markers(log: UnifiedLog) -> list[int]:
     return [header.base_offset for header in all_headers(log) if header.is_control and header.record_count]
 
 

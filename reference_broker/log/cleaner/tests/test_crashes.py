@@ -15,7 +15,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     texts,
 )
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import run_to_end
@@ -24,7 +24,7 @@ POLICIES = [COMPACTED, replace(COMPACTED, cleanup_policy="delete", retention_ms=
 """In force at the next start: holes that the cleaner made are no damage, whatever has become of the topic."""
 
 
-def written() -> tuple[PartitionLog, SyncingDisk]:
+def written() -> tuple[UnifiedLog, SyncingDisk]:
     """Return a log that is durable, cleaned once, and dirty again, of several groups, the first of which has several
     segments."""
     log, disk = fresh()
@@ -40,11 +40,11 @@ def written() -> tuple[PartitionLog, SyncingDisk]:
     return log, disk
 
 
-def newest(log: PartitionLog) -> dict[str, tuple[int, str | None]]:
+def newest(log: UnifiedLog) -> dict[str, tuple[int, str | None]]:
     return {key: (offset, value) for offset, key, value in texts(log)}
 
 
-def reopened(disk: SyncingDisk, policy: int = 0, *, clean: bool = False) -> PartitionLog:
+def reopened(disk: SyncingDisk, policy: int = 0, *, clean: bool = False) -> UnifiedLog:
     log = run_to_end(open_log(disk, DIRECTORY, POLICIES[policy], at(5), clean))
     log.advance_high_watermark(log.log_end_offset)
     return log

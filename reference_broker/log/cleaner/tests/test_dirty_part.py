@@ -7,11 +7,11 @@ import pytest
 from reference_broker.log.cleaner.cleaning import cleanable
 from reference_broker.log.cleaner.retention import BYTES_PER_KEY, OffsetMap, short
 from reference_broker.log.cleaner.tests.cleaner_world import COMPACTED, cleaned, dirty, fresh, put, rolled, texts
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, at, opened
 
 
-def with_segments(*sizes: int) -> PartitionLog:
+def with_segments(*sizes: int) -> UnifiedLog:
     log, _ = fresh(replace(COMPACTED, segment_bytes=1 << 20))
     for size in sizes:
         for number in range(size):

@@ -17,11 +17,11 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     put,
     rolled,
 )
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import opened
 
 
-def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> None:
+def check_reads(log: UnifiedLog, offset: int, end: int, max_bytes: int) -> None:
     """Read on as a consumer does, and compare with the headers of all batches in the files."""
     batches = [header for header in all_headers(log) if header.base_offset < end]
     while any(header.last_offset >= offset for header in batches):
@@ -86,7 +86,7 @@ def test_read_has_records_if_any_follow(
     check_reads(log, data.draw(st.integers(0, end), label="offset"), end, max_bytes)
 
 
-def emptied_segments() -> PartitionLog:
+def emptied_segments() -> UnifiedLog:
     """Ten segments of which the cleaner keeps an empty batch each, and then one with a record."""
     log, disk = fresh(replace(COMPACTED, segment_bytes=100))
     for number in range(10):

@@ -16,14 +16,14 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     rolled,
     texts,
 )
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS
 from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build
 
 
-def in_ten_segments() -> tuple[PartitionLog, SyncingDisk]:
+def in_ten_segments() -> tuple[UnifiedLog, SyncingDisk]:
     log, disk = fresh(replace(COMPACTED, index_interval_bytes=0))
     for number in range(10, 40):
         put(log, (f"k{number}", "value"))

@@ -17,11 +17,11 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, opened, refused, sent
 
 
-def newest(log: PartitionLog) -> dict[str, str | None]:
+def newest(log: UnifiedLog) -> dict[str, str | None]:
     return {key: value for _, key, value in texts(log)}
 
 

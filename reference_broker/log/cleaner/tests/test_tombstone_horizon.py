@@ -16,7 +16,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, at, opened
 
 OLD = at(2000)
@@ -24,7 +24,7 @@ OLD = at(2000)
 FILE = f"{DIRECTORY}/tombstone-horizon-checkpoint"
 
 
-def with_a_tombstone() -> tuple[PartitionLog, SyncingDisk]:
+def with_a_tombstone() -> tuple[UnifiedLog, SyncingDisk]:
     """Offset 1 deletes the key of offset 0. A first pass has given the tombstone its deletion time."""
     log, disk = fresh()
     put(log, ("a", "1"))

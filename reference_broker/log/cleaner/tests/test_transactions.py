@@ -16,7 +16,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     put,
     rolled,
 )
-from reference_broker.log.partition_log import BatchOrigin, PartitionLog
+from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, at, opened
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import ControlType, control_record
@@ -67,7 +67,7 @@ class TransactionalLog:
         return [header.last_offset for header in all_headers(self.log)]
 
 
-def committed(log: PartitionLog) -> dict[str, str]:
+def committed(log: UnifiedLog) -> dict[str, str]:
     """Return the newest value of each key, as a read_committed consumer finds it with the log's aborted
     transactions."""
     aborted = sorted(
@@ -272,7 +272,7 @@ def test_duplicates_are_detected_after_pass_and_restart() -> None:
         log.advance_high_watermark(log.log_end_offset)
         return appended.duplicate, appended.first_offset, appended.last_offset
 
-    def restarted() -> PartitionLog:
+    def restarted() -> UnifiedLog:
         log.close_cleanly()
         return opened(disk, COMPACTED)
 

@@ -12,7 +12,13 @@ from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure,
 from reference_broker.records.record import read_all
 from reference_broker.remote_log.expiring import deleted_partitions
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
-from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode, encode
+from reference_broker.remote_log.metadata.events import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    decode,
+    encode,
+)
 from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, TOPIC, copy_of, step
 from reference_broker.remote_log.objects import ObjectKind, folder_of, keys_of
@@ -45,7 +51,7 @@ class Deleting(MetadataCluster):
     def topic_id(self, name: str) -> bytes:
         return bytes(self.members[0].node.broker.loader.image.topics[name].topic_id)
 
-    def copy(self, number: int, topic_id: bytes, partition: int) -> RemoteSegment:
+    def copy(self, number: int, topic_id: bytes, partition: int) -> RemoteLogSegmentMetadata:
         """Copy a segment as node 0: its events and its objects."""
         segment = copy_of(number, 0, 9, partition=partition, topic_id=topic_id, attempt=1)
         self.watch(0, partition=partition, topic_id=topic_id)
@@ -62,18 +68,18 @@ class Deleting(MetadataCluster):
         folders = [folder_of(TOPIC, topic_id, index) for index in range(PARTITIONS)]
         return [key for key in self.store.objects if key.rpartition("/")[0] in folders]
 
-    def deletions(self, topic_id: bytes, partition: int) -> list[DeleteState]:
+    def deletions(self, topic_id: bytes, partition: int) -> list[RemotePartitionDeleteState]:
         index = self.index(partition, topic_id)
         data = self.bytes_of(self.keeper_of(topic_id, partition), REMOTE_LOG_METADATA_TOPIC, index)
         events = [decode(bytes(record.value or b"")) for _, record in read_all(data)]
         mine = [event for event in events if (event.topic_id, event.partition) == (topic_id, partition)]
-        return [each.state for each in mine if isinstance(each, PartitionDelete)]
+        return [each.state for each in mine if isinstance(each, RemotePartitionDeleteMetadata)]
 
     def keeper_of(self, topic_id: bytes, partition: int) -> int:
         return self.leader(REMOTE_LOG_METADATA_TOPIC, self.index(partition, topic_id))
 
     def is_over(self, topic_id: bytes) -> bool:
-        last = DeleteState.DELETE_PARTITION_FINISHED
+        last = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
         return all(last in self.deletions(topic_id, index) for index in range(PARTITIONS))
 
 
@@ -109,10 +115,10 @@ def test_deleted_topic_loses_all_objects_and_states_are_written() -> None:
     assert not world.left_in(topic_id)
     assert set(keys_of(kept)) <= set(world.store.objects)
     for index in range(PARTITIONS):
-        assert world.deletions(topic_id, index) == list(DeleteState)
+        assert world.deletions(topic_id, index) == list(RemotePartitionDeleteState)
     world.run(5_000)
     for index in range(PARTITIONS):
-        assert world.deletions(topic_id, index) == list(DeleteState), "it is removed once"
+        assert world.deletions(topic_id, index) == list(RemotePartitionDeleteState), "it is removed once"
 
 
 @pytest.mark.thorough
@@ -176,7 +182,7 @@ def test_topic_unknown_to_node_is_not_deleted() -> None:
         world.create(f"t{world.mono_us}", 50, 1)
     world.run_until(lambda: key not in world.store.objects)
     world.run(2_000)
-    assert world.deletions(unknown, 0) == list(DeleteState)
+    assert world.deletions(unknown, 0) == list(RemotePartitionDeleteState)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -196,7 +202,7 @@ def test_object_stored_after_removal_is_removed_too(restarts: bool, monkeypatch:
         world.start(keeper)
         world.ready()
     world.run_until(lambda: late not in world.store.objects)
-    assert world.deletions(topic_id, 0) == list(DeleteState), "nothing more is written"
+    assert world.deletions(topic_id, 0) == list(RemotePartitionDeleteState), "nothing more is written"
 
 
 def test_removed_partition_is_swept_for_one_day(monkeypatch: pytest.MonkeyPatch) -> None:

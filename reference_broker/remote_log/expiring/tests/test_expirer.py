@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import opened
 from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.metrics.metrics import Metrics
@@ -16,8 +16,8 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, SegmentRemoval
 from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
-from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment, SegmentState
-from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import ObjectKind, key_of, keys_of
 from reference_broker.remote_log.tests.tier_world import (
@@ -39,7 +39,7 @@ SMALL = replace(KEPT, retention_bytes=BYTES)
 OLD = replace(KEPT, retention_ms=1000)
 
 
-def led(config: object = SMALL, tier: Tier | None = None) -> tuple[Tier, TierNode, PartitionLog]:
+def led(config: object = SMALL, tier: Tier | None = None) -> tuple[Tier, TierNode, UnifiedLog]:
     tier = tier or Tier()
     disk = MemoryDisk()
     log = filled(disk, config, SEGMENTS)  # type: ignore[arg-type]
@@ -258,9 +258,9 @@ class Behind(NodeMetadata):
 
     def __init__(self, tier: Tier, ports: NodePorts) -> None:
         super().__init__(tier, ports)
-        self.old: PartitionSegments | None = None
+        self.old: RemoteLogMetadataCache | None = None
 
-    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+    def of(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         return super().of(topic_id, partition) if self.old is None else self.old
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
@@ -340,7 +340,7 @@ def test_objects_without_events_are_removed_and_others_stay() -> None:
     check_whole(tier, partition)
 
 
-def stranger() -> RemoteSegment:
+def stranger() -> RemoteLogSegmentMetadata:
     """Return a segment that was listed in an earlier life."""
     other, node, log = led(KEPT)
     partition = node.lead(log)
@@ -365,7 +365,7 @@ def test_copy_with_late_finish_event_is_not_removed() -> None:
     partition = node.lead(log)
     tier.pass_ms(5_000)
     segment = tier.listed(partition)[0]
-    given_up = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED)
+    given_up = replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 
     reasons: list[str] = []
     ports: Any = node.ports
@@ -375,7 +375,7 @@ def test_copy_with_late_finish_event_is_not_removed() -> None:
     check_whole(tier, partition)
 
 
-def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
+def lagging(disk: MemoryDisk, config: LogConfig) -> UnifiedLog:
     """Return a log with only the records from offset 24 on. It starts at 0, as far as it knows."""
     log = filled(disk, replace(config, local_retention_bytes=0), SEGMENTS)
     log.mark_synced(log.sync_point())
@@ -423,7 +423,7 @@ def test_unlisted_segments_do_not_count_towards_size() -> None:
     node.resign(partition)
     known = tier.known(partition)
     copy_started = replace(
-        stranger(), attempt=known.last_attempt + 1, size_bytes=10**9, state=SegmentState.COPY_SEGMENT_STARTED
+        stranger(), attempt=known.last_attempt + 1, size_bytes=10**9, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED
     )
     assert not known.apply(copy_started)
     again = opened(node.disk, replace(KEPT, retention_bytes=sizes), clean=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_broker.ports.slicing import Sliced
 from reference_broker.remote_log.expiring.expirer import Due, LeaderLog, Shares
 from reference_broker.remote_log.expiring.expirer import due as sliced_due
-from reference_broker.remote_log.metadata.events import RemoteSegment
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata
 from reference_broker.remote_log.metadata.tests.remote_events import copy_of
 
 SIZE = 100
@@ -31,7 +31,7 @@ def to_its_end(work: Sliced[FoundT]) -> FoundT:
             return found
 
 
-def due(listed: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Due:
+def due(listed: Sequence[RemoteLogSegmentMetadata], log: LeaderLog, now_ms: int) -> Due:
     return to_its_end(sliced_due(listed, log, now_ms))
 
 
@@ -98,7 +98,7 @@ def test_removed_segments_are_prefix_and_rest_is_sufficient(
     """For consecutive segments: the log keeps its last ``limit`` bytes if it had that many, and every record that is
     young
     enough unless there are too many bytes."""
-    segments: list[RemoteSegment] = []
+    segments: list[RemoteLogSegmentMetadata] = []
     offset = 0
     for number, (length, last_ms) in enumerate(shapes, 1):
         segments.append(replace(copy_of(number, offset, offset + length - 1, (0, offset)), max_timestamp_ms=last_ms))

@@ -3,20 +3,20 @@
 from dataclasses import replace
 
 from reference_broker.remote_log.metadata.events import (
-    DeleteState,
-    PartitionDelete,
-    RemoteSegment,
-    SegmentState,
-    SegmentUpdate,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     update_of,
 )
 
 TOPIC_ID = bytes(range(16))
 TOPIC = "tiered"
-STARTED = SegmentState.COPY_SEGMENT_STARTED
-FINISHED = SegmentState.COPY_SEGMENT_FINISHED
-DELETING = SegmentState.DELETE_SEGMENT_STARTED
-DELETED = SegmentState.DELETE_SEGMENT_FINISHED
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def segment_id(number: int) -> bytes:
@@ -32,10 +32,10 @@ def copy_of(
     attempt: int = 0,
     partition: int = 0,
     topic_id: bytes = TOPIC_ID,
-) -> RemoteSegment:
+) -> RemoteLogSegmentMetadata:
     """Return the first event of copy ``number``, by the leader of epoch ``by``. ``attempt`` is the number if not
     given."""
-    return RemoteSegment(
+    return RemoteLogSegmentMetadata(
         topic_id=topic_id,
         topic=TOPIC,
         partition=partition,
@@ -54,17 +54,19 @@ def copy_of(
 
 
 def step(
-    segment: RemoteSegment,
-    state: SegmentState,
+    segment: RemoteLogSegmentMetadata,
+    state: RemoteLogSegmentState,
     by: int | None = None,
-    expected_state: SegmentState | None = None,
-) -> SegmentUpdate:
+    expected_state: RemoteLogSegmentState | None = None,
+) -> RemoteLogSegmentMetadataUpdate:
     """Return the next event of a segment, by the leader of epoch ``by``: the one that copied it, if not given."""
     update = update_of(segment, state, 1, segment.uploader_epoch if by is None else by, 3_000)
     return replace(update, expected_state=expected_state)
 
 
-def deletion(state: DeleteState, partition: int = 0, topic_id: bytes = TOPIC_ID) -> PartitionDelete:
-    return PartitionDelete(
+def deletion(
+    state: RemotePartitionDeleteState, partition: int = 0, topic_id: bytes = TOPIC_ID
+) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(
         topic_id=topic_id, topic=TOPIC, partition=partition, broker_id=1, event_timestamp_ms=4_000, state=state
     )

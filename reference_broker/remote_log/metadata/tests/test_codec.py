@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.remote_log.metadata.events import (
-    DeleteState,
-    PartitionDelete,
     RemoteLogEvent,
-    RemoteSegment,
-    SegmentState,
-    SegmentUpdate,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     decode,
     encode,
 )
@@ -29,14 +29,14 @@ places = {
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> RemoteSegment:
+def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     start = draw(st.integers(0, 1000))
     epochs = sorted(draw(st.sets(int32s, min_size=1, max_size=5)))
     steps = draw(st.lists(st.integers(1, 50), min_size=len(epochs), max_size=len(epochs)))
     starts = [start + sum(steps[:count]) for count in range(len(epochs))]
     return draw(
         st.builds(
-            RemoteSegment,
+            RemoteLogSegmentMetadata,
             **places,
             segment_id=ids,
             start_offset=st.just(start),
@@ -46,15 +46,21 @@ def segments(draw: st.DrawFn) -> RemoteSegment:
             leader_epochs=st.just(tuple(zip(epochs, starts, strict=True))),
             uploader_epoch=int32s,
             has_transaction_index=st.booleans(),
-            state=st.sampled_from(SegmentState),
+            state=st.sampled_from(RemoteLogSegmentState),
             attempt=int32s,
             metadata_offset=int64s,
         )
     )
 
 
-updates = st.builds(SegmentUpdate, **places, segment_id=ids, uploader_epoch=int32s, state=st.sampled_from(SegmentState))
-deletes = st.builds(PartitionDelete, **places, state=st.sampled_from(DeleteState))
+updates = st.builds(
+    RemoteLogSegmentMetadataUpdate,
+    **places,
+    segment_id=ids,
+    uploader_epoch=int32s,
+    state=st.sampled_from(RemoteLogSegmentState),
+)
+deletes = st.builds(RemotePartitionDeleteMetadata, **places, state=st.sampled_from(RemotePartitionDeleteState))
 events = segments() | updates | deletes
 
 

@@ -5,12 +5,12 @@ import pytest
 
 from reference_broker.metadata.identifiers import uuid_from_text
 from reference_broker.remote_log.metadata.events import (
-    DeleteState,
-    PartitionDelete,
     RemoteLogEvent,
-    RemoteSegment,
-    SegmentState,
-    SegmentUpdate,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
     decode,
     encode,
 )
@@ -18,7 +18,7 @@ from reference_broker.remote_log.metadata.topic import metadata_partition_of
 
 TOPIC_ID = bytes(7) + b"\x01" + bytes(7) + b"\x02"
 SEGMENT_ID = bytes(7) + b"\x03" + bytes(7) + b"\x04"
-SEGMENT = RemoteSegment(
+SEGMENT = RemoteLogSegmentMetadata(
     topic_id=TOPIC_ID,
     topic="events",
     partition=5,
@@ -35,7 +35,7 @@ SEGMENT = RemoteSegment(
     attempt=3,
     metadata_offset=9,
 )
-UPDATE = SegmentUpdate(
+UPDATE = RemoteLogSegmentMetadataUpdate(
     topic_id=TOPIC_ID,
     topic="events",
     partition=5,
@@ -43,15 +43,15 @@ UPDATE = SegmentUpdate(
     broker_id=1,
     event_timestamp_ms=5679,
     uploader_epoch=4,
-    state=SegmentState.COPY_SEGMENT_FINISHED,
+    state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
 )
-DELETE = PartitionDelete(
+DELETE = RemotePartitionDeleteMetadata(
     topic_id=TOPIC_ID,
     topic="events",
     partition=5,
     broker_id=1,
     event_timestamp_ms=5680,
-    state=DeleteState.DELETE_PARTITION_STARTED,
+    state=RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
 )
 PLACE = "076576656e7473" + TOPIC_ID.hex() + "0000000500"
 SEGMENT_HEX = (

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.remote_log.metadata.events import RemoteSegment, SegmentState
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,
@@ -17,46 +17,46 @@ from reference_broker.remote_log.metadata.tests.remote_events import (
 from reference_broker.wire.errors import ErrorCode
 
 
-def after(*segments: RemoteSegment, state: SegmentState = FINISHED) -> PartitionSegments:
+def after(*segments: RemoteLogSegmentMetadata, state: RemoteLogSegmentState = FINISHED) -> RemoteLogMetadataCache:
     """Return the metadata after each was copied, in this order. ``state``: the last one of each."""
-    known = PartitionSegments()
+    known = RemoteLogMetadataCache()
     for segment in segments:
         assert known.apply(segment) is ErrorCode.none
-        for each in SegmentState:
+        for each in RemoteLogSegmentState:
             if STARTED < each <= state:
                 assert known.apply(step(segment, each)) is ErrorCode.none
     return known
 
 
-def listed(known: PartitionSegments) -> list[RemoteSegment]:
+def listed(known: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadata]:
     return [as_copy_started(each) for each in known.listed()]
 
 
-def as_copy_started(segment: RemoteSegment) -> RemoteSegment:
+def as_copy_started(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     return replace(segment, state=STARTED, event_timestamp_ms=2_000)
 
 
-def garbage(known: PartitionSegments) -> set[bytes]:
+def garbage(known: RemoteLogMetadataCache) -> set[bytes]:
     return {each.segment_id for each in known.unfinished()}
 
 
-def owner(known: PartitionSegments, epoch: int, offset: int) -> bytes | None:
+def owner(known: RemoteLogMetadataCache, epoch: int, offset: int) -> bytes | None:
     segment = known.segment_for(epoch, offset)
     return None if segment is None else segment.segment_id
 
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheAddMetadataOnInvalidArgs")
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_first_event_must_be_copy_started(state: SegmentState) -> None:
-    known = PartitionSegments()
+def test_first_event_must_be_copy_started(state: RemoteLogSegmentState) -> None:
+    known = RemoteLogMetadataCache()
     assert known.apply(replace(copy_of(1, 0, 100), state=state)) is ErrorCode.invalid_request
     assert not len(known)
 
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheUpdateMetadataOnInvalidArgs")
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_update_of_unknown_segment_is_ignored(state: SegmentState) -> None:
-    known = PartitionSegments()
+def test_update_of_unknown_segment_is_ignored(state: RemoteLogSegmentState) -> None:
+    known = RemoteLogMetadataCache()
     assert known.apply(step(copy_of(1, 0, 100), state)) is ErrorCode.resource_not_found
     assert not len(known)
 
@@ -84,7 +84,7 @@ def test_invalid_transition_is_ignored() -> None:
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsOnEmpty")
 def test_new_metadata_is_empty() -> None:
-    known = PartitionSegments()
+    known = RemoteLogMetadataCache()
     assert listed(known) == []
     assert known.unfinished() == ()
     assert known.highest_offset(0) is None
@@ -193,7 +193,7 @@ def test_highest_offsets_by_leader_epoch() -> None:
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindHighestRemoteOffsetOnEmptyRemoteStorage")
 def test_empty_tier_lists_nothing() -> None:
-    assert PartitionSegments().listed_until([(0, 0), (1, 500)], 0) == 0
+    assert RemoteLogMetadataCache().listed_until([(0, 0), (1, 500)], 0) == 0
 
 
 @pytest.mark.clause(
@@ -209,7 +209,7 @@ def test_listed_offsets_end_at_divergence(lineage: list[tuple[int, int]], end: i
 
 def test_late_finish_of_older_copy_does_not_replace_newer_one() -> None:
     older, newer = copy_of(1, 0, 100), copy_of(2, 50, 150)
-    known = PartitionSegments()
+    known = RemoteLogMetadataCache()
     for event in (older, newer, step(newer, FINISHED), step(older, FINISHED)):
         assert known.apply(event) is ErrorCode.none
     assert (owner(known, 0, 49), owner(known, 0, 50)) == (older.segment_id, newer.segment_id)

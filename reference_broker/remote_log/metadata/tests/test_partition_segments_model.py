@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.remote_log.metadata.events import (
-    DeleteState,
-    PartitionDelete,
     RemoteLogEvent,
-    RemoteSegment,
-    SegmentState,
-    SegmentUpdate,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
 )
-from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,
@@ -43,35 +43,35 @@ class Model:
 
     newest: int = -1
     last_attempt: int = 0
-    deleted: list[DeleteState] = field(default_factory=list)
-    copies: dict[bytes, RemoteSegment] = field(default_factory=dict)
-    states: dict[bytes, SegmentState] = field(default_factory=dict)
+    deleted: list[RemotePartitionDeleteState] = field(default_factory=list)
+    copies: dict[bytes, RemoteLogSegmentMetadata] = field(default_factory=dict)
+    states: dict[bytes, RemoteLogSegmentState] = field(default_factory=dict)
     started: list[bytes] = field(default_factory=list)
     holder: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def take(self, event: RemoteLogEvent) -> bool:
         """Apply the event. Return whether it is valid now."""
-        if isinstance(event, PartitionDelete):
+        if isinstance(event, RemotePartitionDeleteMetadata):
             return self._deletion(event.state)
         if event.uploader_epoch < self.newest:
             return False
         if event.uploader_epoch > self.newest:
             self.newest, self.last_attempt = event.uploader_epoch, 0
-        return self._copy(event) if isinstance(event, RemoteSegment) else self._step(event)
+        return self._copy(event) if isinstance(event, RemoteLogSegmentMetadata) else self._step(event)
 
-    def _deletion(self, state: DeleteState) -> bool:
+    def _deletion(self, state: RemotePartitionDeleteState) -> bool:
         done = self.deleted[-1:]
         if done == [state]:
             return True
         if int(state) != len(self.deleted):
             return False
         self.deleted.append(state)
-        if state is DeleteState.DELETE_PARTITION_FINISHED:
+        if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
             self.states = dict.fromkeys(self.states, DELETED)
             self.holder.clear()
         return True
 
-    def _copy(self, event: RemoteSegment) -> bool:
+    def _copy(self, event: RemoteLogSegmentMetadata) -> bool:
         if self.states.get(event.segment_id, DELETED) is not DELETED:
             return True
         if event.attempt <= self.last_attempt:
@@ -84,7 +84,7 @@ class Model:
         self.started.append(event.segment_id)
         return True
 
-    def _step(self, event: SegmentUpdate) -> bool:
+    def _step(self, event: RemoteLogSegmentMetadataUpdate) -> bool:
         state = self.states.get(event.segment_id, DELETED)
         if state is DELETED:
             return False
@@ -108,7 +108,7 @@ class Model:
         return True
 
 
-def places_of(copy: RemoteSegment) -> list[tuple[int, int]]:
+def places_of(copy: RemoteLogSegmentMetadata) -> list[tuple[int, int]]:
     """Return each offset of a copy with its leader epoch."""
     return [
         (max(epoch for epoch, start in copy.leader_epochs if start <= offset), offset)
@@ -121,7 +121,7 @@ class Events(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.segments = PartitionSegments()
+        self.segments = RemoteLogMetadataCache()
         self.model = Model()
         self.events: list[RemoteLogEvent] = []
         self.leader = 0
@@ -146,7 +146,7 @@ class Events(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.started)
     @rule(data=st.data(), state=st.sampled_from([FINISHED, FINISHED, FINISHED, DELETING, DELETED, STARTED]))
-    def next_state(self, data: st.DataObject, state: SegmentState) -> None:
+    def next_state(self, data: st.DataObject, state: RemoteLogSegmentState) -> None:
         copy = self.model.copies[data.draw(st.sampled_from(self.model.started[-4:]))]
         by = data.draw(st.sampled_from([copy.uploader_epoch, self.leader]))
         expected_state = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
@@ -159,7 +159,7 @@ class Events(RuleBasedStateMachine):
         before = seen(self.segments)
         event = data.draw(st.sampled_from(self.events))
         self.apply(event)
-        if not isinstance(event, SegmentUpdate | PartitionDelete):
+        if not isinstance(event, RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata):
             assert seen(self.segments) == before, "a copy that was reported twice counts twice"
 
     @rule()
@@ -167,8 +167,8 @@ class Events(RuleBasedStateMachine):
         self.leader += 1
 
     @precondition(lambda self: self.number > 6)
-    @rule(state=st.sampled_from(DeleteState))
-    def delete(self, state: DeleteState) -> None:
+    @rule(state=st.sampled_from(RemotePartitionDeleteState))
+    def delete(self, state: RemotePartitionDeleteState) -> None:
         self.apply(deletion(state))
 
     @invariant()
@@ -203,7 +203,7 @@ class Events(RuleBasedStateMachine):
             assert (segment and segment.segment_id) == self.model.holder.get((min(offset // 3, EPOCHS), offset))
 
 
-def seen(segments: PartitionSegments) -> object:
+def seen(segments: RemoteLogMetadataCache) -> object:
     return [*segments.listed()], segments.unfinished()
 
 

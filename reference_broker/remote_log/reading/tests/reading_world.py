@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, batch_of, headers_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED, synced
@@ -28,7 +28,7 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 class Tiered:
     """A log whose closed segments are in the tier only, and ``twin``, which has all of it."""
 
-    def __init__(self, fill: Callable[[PartitionLog], object], config: LogConfig = TIERED, **broker: Any) -> None:
+    def __init__(self, fill: Callable[[UnifiedLog], object], config: LogConfig = TIERED, **broker: Any) -> None:
         self.twin = opened(MemoryDisk(), replace(config, remote_storage_enable=False))
         self.log = opened(MemoryDisk(), config)
         for log in (self.twin, self.log):
@@ -81,7 +81,7 @@ class Tiered:
         return b"".join(pieces)
 
 
-def plain(log: PartitionLog) -> None:
+def plain(log: UnifiedLog) -> None:
     """Batches of one to five records, in three leader epochs."""
     for number in range(40):
         appended(
@@ -91,13 +91,13 @@ def plain(log: PartitionLog) -> None:
         )
 
 
-def by_epochs(log: PartitionLog) -> None:
+def by_epochs(log: UnifiedLog) -> None:
     """Append the same batches, in leader epochs that start inside segments."""
     for number in range(40):
         appended(log, batch_of(number % 5 + 1), epoch=number // 7)
 
 
-def transactional(log: PartitionLog) -> None:
+def transactional(log: UnifiedLog) -> None:
     """Append overlapping transactions of three producers, some longer than a segment. Every second one is aborted."""
     producers = Producers(log)
     for number in range(60):

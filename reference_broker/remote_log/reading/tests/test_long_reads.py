@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.records import batch
@@ -39,7 +39,7 @@ class Headers:
         self.counted = 0
 
 
-def many_batches(log: PartitionLog) -> None:
+def many_batches(log: UnifiedLog) -> None:
     data = batch_of(1)
     for _ in range(BATCHES):
         log.append(at(0), data, 0)
@@ -103,7 +103,7 @@ def test_read_without_index_walks_limited_headers(monkeypatch: pytest.MonkeyPatc
 def test_read_exceeds_limit_only_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_readings, "MAX_BYTES", 70_000)
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for size in (1000, 80_000, 1000, 30_000, 30_000, 30_000):
             appended(log, batch_of(1, value=bytes(size)))
         log.roll(at(0))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reference_broker.log import producer_state
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry, ProducerStateManager, decode_snapshot
 from reference_broker.log.tests.log_world import (
     START_MS,
@@ -22,7 +22,7 @@ from reference_broker.log.tests.log_world import (
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.disk import MemoryDisk
-from reference_broker.remote_log.metadata.events import SegmentState, update_of
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentState, update_of
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.reading.segment_readings import Auxiliary
 from reference_broker.remote_log.reading.tests.reading_world import Tiered, by_epochs, plain, transactional
@@ -42,7 +42,7 @@ def test_timestamp_lookup_equals_that_of_whole_log() -> None:
 
 
 def test_first_of_many_batches_with_same_timestamp_is_found() -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for number in range(40):
             appended(log, batch_of(2, timestamps=[number // 12, number // 12]))
 
@@ -60,7 +60,7 @@ def test_timestamp_lookup_skips_records_before_log_start() -> None:
 
 @pytest.mark.parametrize("codec", [1, 4])
 def test_timestamps_inside_compressed_batches_are_found(codec: int) -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for number in range(12):
             appended(log, batch_of(20, timestamps=[20 * number + n for n in range(20)], compression=codec))
 
@@ -95,7 +95,7 @@ def test_auxiliary_state_without_segment_returns_error() -> None:
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("fill", [transactional, by_epochs])
-def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[PartitionLog], object]) -> None:
+def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[UnifiedLog], object]) -> None:
     """A leader of another history may start there. The segment's state after that offset is omitted: the replica would
     have to truncate it, and to start in the tier again."""
     tiered, twin = Tiered(fill), Tiered(fill).twin
@@ -122,7 +122,7 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
     assert inside > 20
 
 
-def naive_producers(log: PartitionLog, offset: int) -> ProducerStateManager:
+def naive_producers(log: UnifiedLog, offset: int) -> ProducerStateManager:
     """Apply every batch of the log before ``offset``, one after the other."""
     states, data = log.producers.empty_copy(), all_bytes(log)
     position = 0
@@ -144,13 +144,13 @@ def test_auxiliary_state_of_deleted_records_returns_error() -> None:
         header.base_offset for header in headers_of(all_bytes(tiered.twin)) if header.base_offset > third.start_offset
     )
     for gone in (second, first):
-        assert not known.apply(update_of(gone, SegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
+        assert not known.apply(update_of(gone, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
     assert tiered.auxiliary(0, inside).offset == inside, "what comes before is not needed"
     assert tiered.auxiliary(0, second.start_offset + 1) is ErrorCode.offset_out_of_range
 
 
 def test_many_producers_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for number in range(200):
             appended(log, batch_of(1, producer_id=number, producer_epoch=0, base_sequence=0))
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
@@ -44,7 +44,7 @@ def test_read_from_any_offset_starts_with_its_batch() -> None:
 
 
 def test_large_read_ends_at_indexed_batch() -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for _ in range(100):
             appended(log, batch_of(1, value=bytes(3000)))
 
@@ -68,7 +68,7 @@ def test_batch_beyond_limit_is_returned_only_if_minimum_one() -> None:
 def test_read_continues_over_gap_at_segment_end() -> None:
     """The records were written as a follower, and the leader's offsets had a gap."""
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for base in (0, 2, 4, 50, 52, 54, 60, 62, 64):
             log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
 
@@ -83,7 +83,7 @@ def test_read_continues_in_log_over_gap_at_end_of_tier(is_committed: bool) -> No
     """The gap, which no segment can hold, is at the end of one (Kafka returns nothing there, so a consumer would
     stall)."""
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for base in (0, 2, 1 << 33):
             log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
 
@@ -97,7 +97,7 @@ def test_read_continues_in_log_over_gap_at_end_of_tier(is_committed: bool) -> No
 
 
 def test_read_over_gap_returns_aborted_transactions_of_log() -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for base in (0, 2):
             log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
         log.append_replicated(at(0), batch_of(2, base_offset=1 << 33, leader_epoch=0))
@@ -150,7 +150,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 def test_any_log_is_read_back_with_transactions(
     history: list[tuple[str, int, int]], block: int, max_bytes: int
 ) -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         producers = Producers(log)
         started: set[int] = set()
         for what, who, count in history:
@@ -181,7 +181,7 @@ def test_any_log_is_read_back_with_transactions(
             offset = end
 
 
-def probe_has_two_segments(fill: Callable[[PartitionLog], object]) -> bool:
+def probe_has_two_segments(fill: Callable[[UnifiedLog], object]) -> bool:
     log = opened(MemoryDisk(), TIERED)
     fill(log)
     return len(log.bases) > 1
@@ -199,10 +199,10 @@ def emptied(batch: bytes) -> bytes:
     return bytes(header)
 
 
-def sparse(*kept: int, batches: int = 24) -> Callable[[PartitionLog], None]:
+def sparse(*kept: int, batches: int = 24) -> Callable[[UnifiedLog], None]:
     """Return a function that appends batches of two offsets, of which only ``kept`` have records."""
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for number in range(batches):
             batch = batch_of(2, base_offset=2 * number, leader_epoch=number // 7)
             log.append_replicated(at(0), batch if number in kept else emptied(batch))

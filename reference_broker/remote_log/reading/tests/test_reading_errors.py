@@ -7,7 +7,7 @@ import pytest
 from reference_broker.log.tests.log_world import START_MS, all_bytes, headers_of
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.ports.store import StoreFailure
-from reference_broker.remote_log.metadata.events import SegmentState, update_of
+from reference_broker.remote_log.metadata.events import RemoteLogSegmentState, update_of
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.reading.reader import RemoteRecords
 from reference_broker.remote_log.reading.readings import FIRST_PAUSE_US, LONGEST_PAUSE_US
@@ -68,7 +68,7 @@ def test_missing_object_returns_out_of_range_only_if_segment_is_deleted(deleted:
     def lose(_: str) -> None:
         tiered.tier.store_memory.objects.clear()
         if deleted:
-            known.apply(update_of(segment, SegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
+            known.apply(update_of(segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
 
     tiered.node.ports.before = lose
     assert tiered.read(segment.start_offset) is returned

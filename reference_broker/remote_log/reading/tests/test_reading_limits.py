@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.remote_log.reading import reader
@@ -32,7 +32,7 @@ def test_reads_of_same_offset_share_one_get() -> None:
 
 
 def test_concurrent_gets_are_limited() -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for _ in range(300):
             appended(log, batch_of(2))
 
@@ -63,7 +63,7 @@ def test_cached_indexes_and_blocks_stay_within_limits(monkeypatch: pytest.Monkey
 def test_next_block_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     set_block_bytes(monkeypatch, 100)
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for _ in range(40):
             appended(log, batch_of(2))
 
@@ -94,7 +94,7 @@ def test_abandoned_read_calls_back_nothing_and_caches_block() -> None:
 def test_abandoned_reads_do_not_delay_others() -> None:
     """More reads than gets at once are abandoned. Only gets that have started continue."""
 
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         for _ in range(300):
             appended(log, batch_of(2))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, at, headers_of
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
@@ -29,7 +29,7 @@ def test_read_committed_returns_aborted_transactions() -> None:
 
 
 def test_transaction_aborted_in_local_log_is_returned() -> None:
-    def fill(log: PartitionLog) -> None:
+    def fill(log: UnifiedLog) -> None:
         producers = Producers(log)
         producers.send(7, 2)
         for _ in range(2):

@@ -1,10 +1,10 @@
-"""The interface of a metadata change: the request for it, and its place in the queue of the active controller.
+"""The interface of a metadata change, and its place in the queue of the active controller.
 
-* ``Change``: one request, without any version of an API. ``plan`` returns the records, and ``outcome`` the result for
-  the caller.
-* ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``PlanContext``
-  of that moment, and writes the records. When the records are published, or the change is refused, the controller calls
-  ``outcome`` once.
+* ``ControllerWriteOperation``: one request, without any version of an API. ``plan`` returns the records, and
+  ``outcome`` the result for the caller (Kafka's generateRecordsAndResult).
+* ``ControllerWriteEvent``: an operation in the queue. When its turn comes, the controller calls ``plan`` with the
+  ``PlanContext`` of that moment, and writes the records. When the records are published, or the operation is refused,
+  the controller calls ``outcome`` once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +20,8 @@ from reference_broker.wire.errors import ErrorCode, bounded_message
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why a change is not made."""
+class ApiError:
+    """An error code with its message (Kafka's ApiError): the reason why an operation changes nothing."""
 
     error: ErrorCode
     message: str
@@ -32,9 +32,9 @@ class Refusal:
         object.__setattr__(self, "message", bounded_message(self.message))
 
 
-UNKNOWN_TOPIC = Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
-NO_AUTHORIZER = Refusal(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
-NOT_CONTROLLER = Refusal(
+UNKNOWN_TOPIC = ApiError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+NO_AUTHORIZER = ApiError(ErrorCode.security_disabled, "No Authorizer is configured on the broker")
+NOT_CONTROLLER = ApiError(
     ErrorCode.not_controller,
     "This is not the active controller: find it with Metadata or DescribeCluster, and retry there.",
 )
@@ -70,8 +70,9 @@ class PlanContext:
     for_placement: RandomSource
 
 
-class Change(Protocol[OutcomeT_co]):
-    """One request of one caller, or a change that the active controller makes on its own."""
+class ControllerWriteOperation(Protocol[OutcomeT_co]):
+    """One request of one caller, or a change that the active controller makes on its own (Kafka's
+    QuorumController.ControllerWriteOperation)."""
 
     name: str
     """The purpose of a transaction, for people. The Begin record has it."""
@@ -80,15 +81,15 @@ class Change(Protocol[OutcomeT_co]):
     transactions."""
 
     def plan(self, context: PlanContext) -> Records | Sliced[Records]:
-        """Judge the request by the context, keep the result for ``outcome``, and return the records.
+        """Validate the request against ``context.latest``, keep the result for ``outcome``, and return the records.
 
-        A plan that takes long is a generator. It yields where ``context.spend`` says so.
+        A plan whose cost grows with the request is a generator. It yields where ``context.spend`` returns True.
         """
         ...
 
-    def outcome(self, refused: Refusal | None) -> OutcomeT_co:
-        """Return the outcome for the caller. ``refused`` is the reason why nothing was written, NOT_CONTROLLER if
-        nobody knows whether it was, or None."""
+    def outcome(self, refused: ApiError | None) -> OutcomeT_co:
+        """Return the result for the caller. ``refused`` is None if the records are published. Otherwise it is the
+        reason why nothing was written, or NOT_CONTROLLER if this node cannot know whether it was."""
         ...
 
 
@@ -102,13 +103,13 @@ def raise_bug(_change: str, bug: Exception) -> None:
     raise bug
 
 
-Completed: TypeAlias = Callable[[Refusal | None], None]
+Completed: TypeAlias = Callable[[ApiError | None], None]
 """Called once for a change: with None when it is published here, or with the reason why it was refused."""
 
 
 @dataclass(slots=True)
-class QueuedChange:
-    """A change in the queue of the active controller."""
+class ControllerWriteEvent:
+    """A write operation in the queue of the active controller (Kafka's QuorumController.ControllerWriteEvent)."""
 
     name: str
     plan: Callable[[], Records | Sliced[Records]]
@@ -125,7 +126,7 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 
 
 class ActiveController(Protocol):
-    """The part of the controller that its upkeep needs (``controller.controller.Controller``)."""
+    """The part of ``controller.controller.QuorumController`` that its periodic tasks need."""
 
     @property
     def is_active(self) -> bool: ...
@@ -139,14 +140,17 @@ class ActiveController(Protocol):
     def is_writing_transaction(self) -> bool: ...
     @property
     def serve_locally(self) -> ServeLocally: ...
-    def propose(
-        self, change: Change[OutcomeT], completed: Callable[[OutcomeT], None], on_bug: OnBug | None = None
+    def append_write_event(
+        self,
+        change: ControllerWriteOperation[OutcomeT],
+        completed: Callable[[OutcomeT], None],
+        on_bug: OnBug | None = None,
     ) -> None: ...
 
 
 def outcomes_by_name(
-    found: Mapping[str, FoundT | Refusal], names: Iterable[str], refused: Refusal | None
-) -> Mapping[str, FoundT | Refusal]:
+    found: Mapping[str, FoundT | ApiError], names: Iterable[str], refused: ApiError | None
+) -> Mapping[str, FoundT | ApiError]:
     """The outcomes of a request whose entries have names. An entry's own refusal takes precedence over that of the
     whole change, but not over NOT_CONTROLLER: the plan was judged by changes that may never be committed."""
     if refused is None:
@@ -154,4 +158,4 @@ def outcomes_by_name(
     if refused is NOT_CONTROLLER:
         return dict.fromkeys(names, refused)
     judged = ((name, found.get(name)) for name in names)  # A plan that failed has not found all of them.
-    return {name: one if isinstance(one, Refusal) else refused for name, one in judged}
+    return {name: one if isinstance(one, ApiError) else refused for name, one in judged}
