@@ -13,7 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.micro.node import NOW
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build
 from reference_broker.serve.disk import FileDisk

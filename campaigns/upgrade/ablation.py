@@ -16,10 +16,10 @@ from campaigns.upgrade.kafka_files import snapshot_rows
 from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, WantedLog, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot, recreate, recreate_from
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segments import Segments
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.serve.disk import FileDisk

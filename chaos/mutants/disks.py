@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.log.partition_log import AppendResult, BatchOrigin
+from reference_broker.log.unified_log import AppendResult, BatchOrigin
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.node_files import META_PROPERTIES, METADATA_DIRECTORY
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
@@ -41,7 +41,7 @@ def failed_sync_taken_for_done(original: Function, self: Any, event: Any) -> Non
     self._syncs.synced(event.token)
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog.append")
+@mutant("reference_broker.log.unified_log:UnifiedLog.append")
 def failed_append_acknowledged(
     original: Function,
     self: Any,
@@ -74,27 +74,27 @@ def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
     return False
 
 
-@mutant("reference_broker.replication.partition_publisher:PartitionDirectories.clear")
+@mutant("reference_broker.replication.broker_metadata_publisher:PartitionDirectories.clear")
 def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
     """A directory without a topic is deleted, although the metadata never said that its topic was deleted."""
     self._disk.delete(directory)
 
 
-@mutant("reference_broker.replication.partition_publisher:set_all_aside")
+@mutant("reference_broker.replication.broker_metadata_publisher:set_all_aside")
 def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: str, why: str) -> None:
     """A replica on which the metadata relies, but whose topic ID is damaged, is replaced by an empty log that may
     lead."""
     disk.rename(directory, f"{directory}.unknown-stray")
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog._drop_oldest")
+@mutant("reference_broker.log.unified_log:UnifiedLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
     """Old segments are deleted at once. A power loss may restore some of them, without those between them."""
     original(self, count)
     self.segments.delete_retired(self.log_end_offset)
 
 
-@mutant("reference_broker.replication.partition_publisher:BrokerMetadataPublisher.misplaced")
+@mutant("reference_broker.replication.broker_metadata_publisher:BrokerMetadataPublisher.misplaced")
 def damage_not_reported(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
     """The controller is not informed of a damaged log. It elects the replica, which then does not lead."""
     return {}

@@ -119,7 +119,7 @@ def isr_of_response_applied_at_once(
     return settled
 
 
-@mutant("reference_broker.replication.partition_publisher:BrokerMetadataPublisher._update")
+@mutant("reference_broker.replication.broker_metadata_publisher:BrokerMetadataPublisher._update")
 def isr_published_before_min_isr(
     original: Function, self: Any, change: Any, topic: Any, image: Any, is_reconfigured: bool
 ) -> Any:

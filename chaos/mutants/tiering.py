@@ -24,7 +24,7 @@ from reference_broker.remote_log.metadata.events import (
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.wire.errors import Error, ErrorCode
 
-SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:RemoteLogMetadataCache"
+SEGMENTS = "reference_broker.remote_log.metadata.remote_log_metadata_cache:RemoteLogMetadataCache"
 COLLECTION = "reference_broker.remote_log.copier:collect_segment_data"
 SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
@@ -117,7 +117,7 @@ def recreated_in_another_format(
     return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog.delete_local")
+@mutant("reference_broker.log.unified_log:UnifiedLog.delete_local")
 def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int:
     """Local records are deleted before their copy is listed (P-11)."""
     listed, self.copied_end_offset = self.copied_end_offset, self.high_watermark
@@ -126,7 +126,7 @@ def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int
     return deleted
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog.start_from_remote")
+@mutant("reference_broker.log.unified_log:UnifiedLog.start_from_remote")
 def remote_state_not_restored(
     original: Function,
     self: Any,

@@ -31,8 +31,8 @@ from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.producer_state import encode_snapshot
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE

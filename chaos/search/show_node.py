@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from chaos.sim.machine import Machine
 from chaos.sim.world import SimWorld
 from reference_broker.core.node import Node
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 
 
 def node_lines(world: SimWorld, number: int) -> Iterator[str]:

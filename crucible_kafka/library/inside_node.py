@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reference_broker.controller.controller import QuorumController
     from reference_broker.controller.write_operations import ApiError, ControllerWriteOperation
     from reference_broker.core.node import Node
-    from reference_broker.log.partition_log import UnifiedLog
+    from reference_broker.log.unified_log import UnifiedLog
     from reference_broker.replication.partitions import Partition
     from reference_broker.serve.driver import DriverFaultActions
 

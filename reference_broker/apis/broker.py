@@ -17,7 +17,7 @@ from reference_broker.quorum.raft_client import KafkaRaftClient
 from reference_broker.quorum.snapshots.serving import SnapshotChecks
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import ReplicaManager
+from reference_broker.replication.replica_manager import ReplicaManager
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator

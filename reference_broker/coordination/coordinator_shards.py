@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.log.partition_log import OffsetOutOfRange, UnifiedLog
+from reference_broker.log.unified_log import OffsetOutOfRange, UnifiedLog
 from reference_broker.metrics.metrics import Gauge, Histogram
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports, later

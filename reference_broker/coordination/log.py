@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
+from reference_broker.log.unified_log import BatchOrigin, RecordsRefused
 from reference_broker.ports.coroutines import Wait
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports

@@ -15,7 +15,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Done, Now
 from reference_broker.ports.slicing import run_slices
 from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import ReplicaManager, replication_of
+from reference_broker.replication.replica_manager import ReplicaManager, replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager, ServeLocally
 from reference_broker.transactions.coordinator import TransactionCoordinator

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reference_broker.apis.broker import Broker
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, Sliced, run_slices

@@ -40,7 +40,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import client_id_of, is_registered_node
@@ -52,8 +52,8 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_slices
 from reference_broker.quorum.metadata_log import TruncationBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
+from reference_broker.replication.broker_metadata_publisher import BrokerMetadataPublisher
 from reference_broker.replication.high_watermarks import read_high_watermarks
-from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 

@@ -3,9 +3,9 @@
 from typing import Protocol
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.recovery import Recovery
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced

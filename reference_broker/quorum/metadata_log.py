@@ -15,8 +15,8 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.opening import open_undamaged_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.quarantine import LogDamaged
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.ports.slicing import Sliced

@@ -18,11 +18,11 @@ from typing import Final
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.checkpoints import encoded_rows
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot
 from reference_broker.log.producer_state import SnapshotDamaged, decode_snapshot
 from reference_broker.log.retention import TierableSegment
 from reference_broker.log.timestamp_lookup import Overtaken
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import random_uuid, uuid_text
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Now, RandomSource, StorePorts, later
@@ -37,7 +37,7 @@ from reference_broker.remote_log.metadata.events import (
     lineage_of,
     update_of,
 )
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.replication.partitions import Partition

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 

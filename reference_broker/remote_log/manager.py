@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.scheduling import Slots
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
@@ -18,7 +18,7 @@ from reference_broker.remote_log.copier import CopiedEnd, Copier, CopierContext
 from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
 from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.reading.reader import RemoteReader
 from reference_broker.replication.partitions import Partition

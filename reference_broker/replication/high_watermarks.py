@@ -10,7 +10,7 @@ committed. A clean end writes theirs, too: then a log whose directory is gone at
 from collections.abc import Callable, Mapping
 
 from reference_broker.log.checkpoints import Checkpoint
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Ports, later
 

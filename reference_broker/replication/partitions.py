@@ -1,14 +1,14 @@
 """The partitions of a node: those that it leads or follows, the watchers of their changes, and the interfaces for role
 changes.
 
-The publisher (``partition_publisher``) calls ``PartitionRoles`` for each replica whose role changes.
+The publisher (``broker_metadata_publisher``) calls ``PartitionRoles`` for each replica whose role changes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.replication.leader.replicas import Followers
 
@@ -170,7 +170,7 @@ class ReplicaListener(LeadershipListener, Protocol):
 
 
 class PartitionRoles(Protocol):
-    """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
+    """The publisher (``replication.broker_metadata_publisher``) makes these calls; replication carries them out.
 
     A replica is led here, follows another node, or does neither while no leader is known. Each call says what holds
     from now on. It is repeated with each newer ``state`` (epochs, in-sync replicas) for as long as the role lasts.

@@ -8,7 +8,7 @@ from functools import partial
 
 from reference_broker.log.config import UNBOUNDED
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.replication.partitions import Partition
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
 from reference_broker.log.producer_state import ProducerStateEntry
+from reference_broker.log.unified_log import BatchOrigin, RecordsRefused
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError

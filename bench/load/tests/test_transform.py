@@ -67,7 +67,7 @@ def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarge
 
 
 ABORTS_NOT_HONOURED = """
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 UnifiedLog.aborted_transactions = lambda self, offset, end_offset: []
 """
 MUTANT = """

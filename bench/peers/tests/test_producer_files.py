@@ -13,8 +13,8 @@ from bench.peers.tests.java_tools import dump_segments
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.recovery_world import stopped
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build

@@ -14,7 +14,7 @@ from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.log.batches import producing_of, read_batches, records_in
 from chaos.checks.replication.replica_view import ReplicaView
 from chaos.sim.disk import damaged_paths
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import zstandard
 from crc32c import crc32c
 
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 
 _PREFIX = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""

@@ -18,7 +18,7 @@ from chaos.checks.log.log_folders import DURABLE_CLAIMS, offset_in
 from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -19,7 +19,7 @@ from chaos.checks.history import TopicPartition
 from chaos.checks.log.batches import records_in
 from chaos.checks.replication.replica_view import ReplicaView
 from chaos.interceptor.watched_disk import WatchedDisk
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 
 if TYPE_CHECKING:

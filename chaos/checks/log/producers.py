@@ -34,7 +34,7 @@ from chaos.checks.log.producer_view import (
 from chaos.checks.pending_requests import PendingRequests
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
     ProducePartitionResponse,

@@ -28,7 +28,7 @@ from chaos.checks.log.producers import last_offset_of, may_differ
 from chaos.checks.log.segment_view import ClosedSegment, FollowedLog
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Effect, Event, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.log.producer_view import LogProducers
 from chaos.checks.replication.replica_view import ReplicaView
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node

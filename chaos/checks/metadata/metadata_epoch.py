@@ -10,7 +10,7 @@ from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped
 from chaos.checks.log.batches import read_batches, records_in
 from chaos.checks.sessions.fetch_model import FETCH
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.cache import MetadataCache
 from reports.rows import CommitRow, EndRow, PositionRow, ResetRow, TraceRow
 

@@ -14,7 +14,7 @@ from chaos.checks.replication.replica_view import Copy, Held, PartitionKey, Repl
 from chaos.checks.sessions.fetch_model import FETCH, partitions_of
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Effect, Event, PeerDown, PeerReply, Reply, Request, Send
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
 from reference_broker.metadata.image import NO_LEADER
 from reference_broker.replication.partitions import Partition

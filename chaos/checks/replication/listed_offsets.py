@@ -9,7 +9,7 @@ from chaos.checks.history import TopicPartition
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replication.replica_view import Copy, Held, PartitionKey, Replicated
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from chaos.checks.log.batches import BatchIdentity, read_batches
 from chaos.checks.log.compacted_log import Compacted
 from chaos.checks.replication.eligible_replicas import Eligible, UncleanEnds, min_isr_of
 from reference_broker.core.events import Note
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage

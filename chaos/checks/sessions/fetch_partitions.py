@@ -13,7 +13,7 @@ from chaos.checks.log.batches import batches_of
 from chaos.checks.sessions.fetch_model import FETCH, CompletedFetch, PartitionName, WantedPartition
 from chaos.checks.sessions.fetch_responses import LOOKS_AT_ONCE, NO_REPLICA, selects
 from reference_broker.core.events import Effect, Event, Reply, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import ErrorCode

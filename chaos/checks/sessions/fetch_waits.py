@@ -24,7 +24,7 @@ from chaos.checks.sessions.fetch_model import (
 from chaos.checks.sessions.fetch_partitions import end_of_epoch
 from chaos.checks.sessions.fetch_responses import LOOKS_AT_ONCE, selects
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition

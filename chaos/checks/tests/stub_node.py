@@ -12,7 +12,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.committed_offsets import CommittedOffsets
 from reference_broker.groups.group import Group
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now

@@ -9,7 +9,7 @@ import reports.jobs
 VALUES = (
     "reference_broker.core.",  # events, effects, and the node whose state is judged
     "reference_broker.wire.",
-    "reference_broker.log.partition_log",
+    "reference_broker.log.unified_log",
     "reference_broker.metadata.cache",
     "reference_broker.metadata.delta",
     "reference_broker.metadata.image",

@@ -15,7 +15,7 @@ from chaos.checks.history import History
 from chaos.checks.log.batches import BatchIdentity, batches_of, read_batches
 from chaos.checks.log.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.events import Effect, Event, Note
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import uuid_text
 from reference_broker.replication.partitions import Partition
 

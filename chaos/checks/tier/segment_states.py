@@ -27,7 +27,7 @@ from chaos.checks.log.log_folders import (
 )
 from chaos.checks.tier.segment_objects import NEEDED
 from reference_broker.core.events import Effect, Event, StoreCall
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC, uuid_text
 
 if TYPE_CHECKING:

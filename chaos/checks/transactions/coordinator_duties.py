@@ -20,7 +20,7 @@ from chaos.checks.transactions.transaction_state import (
     StateValue,
 )
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name

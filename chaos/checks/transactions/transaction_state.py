@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.history import TopicPartition
 from chaos.checks.log.batches import read_batches, records_in
 from chaos.checks.replication.replica_view import ReplicaView
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.partitions import Partition
 
 if TYPE_CHECKING:

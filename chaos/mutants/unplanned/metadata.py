@@ -118,7 +118,7 @@ def no_broadcast_at_takeover(original: Function, self: Any) -> None:
 # --- leader epochs ----------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog.forget_empty_epochs")
+@mutant("reference_broker.log.unified_log:UnifiedLog.forget_empty_epochs")
 def empty_leader_epoch_kept(original: Function, self: Any) -> None:
     """A node that led without writing keeps that epoch when it follows again. It names an epoch that its leader lacks,
     and never gets past the divergence (KIP-101, F-13)."""

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeAlias
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records.partition_errors import leader_epoch_error, led_elsewhere
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, UnifiedLog
 from reference_broker.log.reading import FetchIsolation
+from reference_broker.log.unified_log import MovedToRemote, OffsetOutOfRange, UnifiedLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords

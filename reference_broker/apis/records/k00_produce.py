@@ -44,8 +44,8 @@ from reference_broker.apis.records.produce_verification import (
     verify_transaction,
 )
 from reference_broker.apis.registry import Api
-from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.transaction_verification import VerificationGuard
+from reference_broker.log.unified_log import RecordsRefused
 from reference_broker.metadata.identifiers import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import PRODUCED_UNITS_PER_SLICE, Sliced

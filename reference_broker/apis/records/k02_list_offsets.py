@@ -41,9 +41,9 @@ from reference_broker.apis.records.fetch_partition import read_error, readable_e
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.reading import FetchIsolation
 from reference_broker.log.timestamp_lookup import FoundOffset, Overtaken
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.records.batch import InvalidRecords

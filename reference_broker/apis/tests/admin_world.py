@@ -27,9 +27,9 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.node_files import Identity
 from reference_broker.records.record import Record, build
-from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
+from reference_broker.replication.broker_metadata_publisher import BrokerMetadataPublisher
 from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import replication_of
+from reference_broker.replication.replica_manager import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator

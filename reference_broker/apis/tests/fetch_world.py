@@ -10,7 +10,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.records import k01_fetch
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import OffsetOutOfRange, UnifiedLog
+from reference_broker.log.unified_log import OffsetOutOfRange, UnifiedLog
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk

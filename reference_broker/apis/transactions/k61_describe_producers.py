@@ -22,7 +22,7 @@ from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import name_problem
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
 from reference_broker.wire.errors import Error, ErrorCode

@@ -20,7 +20,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch, create_requ
 from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
 from reference_broker.groups import rebalances
 from reference_broker.groups.offset_metadata_manager import OffsetMetadataManager
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.records import MetadataFault
 from reference_broker.ports.slicing import COMMITTED_OFFSETS_PER_SLICE, DESCRIBED_TOPICS_PER_SLICE
 from reference_broker.quorum.leader import LeaderState

@@ -10,7 +10,7 @@ import pytest
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced, run_to_end
 from reference_broker.replication.partitions import Partition

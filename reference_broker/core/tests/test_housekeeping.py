@@ -10,7 +10,7 @@ from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.log.checkpoints import SYNCED_FILE
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import HOUSEKEPT_PARTITIONS_PER_SLICE, run_to_end

@@ -14,7 +14,7 @@ from reference_broker.core.events import Note, SetTimer
 from reference_broker.core.log_cleaner import CompactedTopics
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import CLEANED_TOPICS_PER_SLICE

@@ -22,14 +22,14 @@ from reference_broker.groups.offset_metadata_manager import (
 )
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.replication import ReplicaManager
+from reference_broker.replication.replica_manager import ReplicaManager
 from reference_broker.replication.tests.leader_world import LeaderWorld
 from reference_broker.wire.errors import Error, ErrorCode
 

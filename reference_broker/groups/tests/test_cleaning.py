@@ -12,7 +12,7 @@ from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_commits import put, subscription
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.record import Record, build, read_all

@@ -12,7 +12,7 @@ from reference_broker.groups.classic_requests import MemberProtocol
 from reference_broker.groups.group import Group, Member
 from reference_broker.groups.records import group_key, group_value, offset_key, read_group
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build

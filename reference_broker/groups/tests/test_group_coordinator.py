@@ -9,7 +9,7 @@ from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.group_coordinator_shard import GroupCoordinatorShard
 from reference_broker.groups.records import group_key, offset_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import Error, ErrorCode

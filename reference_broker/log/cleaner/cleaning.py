@@ -23,9 +23,9 @@ from reference_broker.log.cleaner.retention import (
     check_offsets,
 )
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
 from reference_broker.log.segments import cleaned_segment
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import CLEANED_RECORDS_PER_SLICE, Sliced

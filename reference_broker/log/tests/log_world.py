@@ -8,7 +8,7 @@ import pytest
 from reference_broker.log.appending import AppendResult, BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import FoundOffset, RecordsRefused, UnifiedLog
+from reference_broker.log.unified_log import FoundOffset, RecordsRefused, UnifiedLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, run_to_end

@@ -2,7 +2,6 @@
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     all_bytes,
@@ -13,6 +12,7 @@ from reference_broker.log.tests.log_world import (
     offset_of_max_timestamp,
     opened,
 )
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Disk, MemoryDisk
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)

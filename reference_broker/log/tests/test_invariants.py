@@ -7,10 +7,10 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segment import new_segment
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, appended, at, batch_of, marked, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker

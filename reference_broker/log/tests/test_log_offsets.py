@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from reference_broker.log.checkpoints import read_partition_metadata
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
@@ -19,6 +18,7 @@ from reference_broker.log.tests.log_world import (
     offset_of_max_timestamp,
     opened,
 )
+from reference_broker.log.unified_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_records

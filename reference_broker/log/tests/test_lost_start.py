@@ -2,9 +2,9 @@
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"

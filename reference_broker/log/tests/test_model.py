@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import OffsetOutOfRange
 from reference_broker.log.tests.log_world import (
     NOW,
     START_MS,
@@ -21,6 +20,7 @@ from reference_broker.log.tests.log_world import (
     opened,
 )
 from reference_broker.log.timestamp_lookup import NOTHING, FoundOffset
+from reference_broker.log.unified_log import OffsetOutOfRange
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import read_records

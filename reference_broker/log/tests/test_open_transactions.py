@@ -7,8 +7,8 @@ import pytest
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import Aborted
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, at, batch_of, opened, refused
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum
 from reference_broker.records.record import Record, build

@@ -7,7 +7,6 @@ import pytest
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import (
     BatchMetadata,
     ProducerSnapshots,
@@ -19,6 +18,7 @@ from reference_broker.log.producer_state import (
 )
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, batch_of, opened, refused, sent
 from reference_broker.log.tests.recovery_world import stopped
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum
 from reference_broker.records.tests.markers import build_marker

@@ -7,7 +7,6 @@ import pytest
 
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.log.tests.log_world import (
     START_MS,
     all_bytes,
@@ -20,6 +19,7 @@ from reference_broker.log.tests.log_world import (
     refused,
     sent,
 )
+from reference_broker.log.unified_log import RecordsRefused
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import checksum, read_header, write_header
 from reference_broker.records.record import Record, build

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_replay import RecreatedSnapshot
 from reference_broker.log.producer_state import decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.replay_judge import Batch, first_looked_at, first_needed, kept, replayed
 from reference_broker.log.timestamp_lookup import Overtaken
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import RECREATED_BATCHES_PER_SLICE, Sliced, run_to_end

@@ -6,7 +6,6 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, RecordsRefused, UnifiedLog
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
@@ -22,6 +21,7 @@ from reference_broker.log.tests.log_world import (
     offset_of_max_timestamp,
     opened,
 )
+from reference_broker.log.unified_log import BatchOrigin, RecordsRefused, UnifiedLog
 from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum, validate

@@ -16,10 +16,10 @@ from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.cleaner.cleaning import Cleaning, cleanable
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.history import Step, replayed_naively
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, at
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.control import ControlType, read_marker

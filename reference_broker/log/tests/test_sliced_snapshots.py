@@ -4,10 +4,10 @@ import pytest
 
 from reference_broker.log import producer_state
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry, decode_snapshot, encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 
 MANY = 23

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import NOW, appended, at, batch_of, opened
 from reference_broker.log.tests.tiered_world import NOT_TIERED, TIERED, filled, log_names, shortened, synced
+from reference_broker.log.unified_log import MovedToRemote, OffsetOutOfRange
 from reference_broker.ports.disk import MemoryDisk
 
 HERE = "local-log-start-checkpoint"

@@ -7,11 +7,11 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import encode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
 from reference_broker.log.tests.tiered_world import TIERED, filled
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
 from reference_broker.ports.slicing import run_to_end
 

@@ -6,10 +6,10 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.indexes import ENTRIES_PER_READ, Aborted, TransactionIndex
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.log.tests.test_open_transactions import Producers
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError, MemoryDisk
 
 NAMES = ["a.txnindex", "a.txnindex-checksum"]

@@ -6,9 +6,9 @@ import pytest
 
 from reference_broker.log.appending import BatchOrigin
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import RecordsRefused, UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, batch_of, opened
 from reference_broker.log.transaction_verification import VerificationGuard
+from reference_broker.log.unified_log import RecordsRefused, UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker

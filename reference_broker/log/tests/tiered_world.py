@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, at, batch_of, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Disk, MemoryDisk
 
 TIERED = LogConfig(

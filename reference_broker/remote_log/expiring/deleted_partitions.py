@@ -28,7 +28,7 @@ from reference_broker.remote_log.metadata.events import (
     RemotePartitionDeleteState,
     decode,
 )
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata
 from reference_broker.remote_log.objects import folder_of
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.errors import Error, ErrorCode, error_name

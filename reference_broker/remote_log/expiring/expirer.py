@@ -32,7 +32,7 @@ from reference_broker.remote_log.metadata.events import (
     lineage_of,
     update_of,
 )
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import folder_of, keys_of, name_of
 from reference_broker.replication.partitions import Partition

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import ClassVar, Final, TypeAlias, cast, get_args
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError

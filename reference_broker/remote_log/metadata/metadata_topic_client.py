@@ -28,7 +28,7 @@ from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run
 from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.record import MAX_PLAIN_BYTES, Record, build, read_records
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import Applied, RemoteLogMetadataCache
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

@@ -24,7 +24,7 @@ from reference_broker.remote_log.metadata.metadata_topic_client import (
     ServeLocally,
     Watched,
 )
-from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import Applied, RemoteLogMetadataCache
 from reference_broker.wire.errors import ErrorCode
 
 CreateTopic: TypeAlias = Callable[[NewTopic, Done], None]

@@ -7,15 +7,15 @@ to the limit of concurrent gets (``readings.MAX_GETS``).
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.timestamp_lookup import FoundOffset
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import StorePorts
 from reference_broker.ports.store import FailureKind
 from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata, common_end, lineage_of
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadata, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import name_of
 from reference_broker.remote_log.reading.readings import Failure, Reading, Readings

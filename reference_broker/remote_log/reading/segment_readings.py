@@ -27,7 +27,7 @@ from reference_broker.ports.slicing import (
 )
 from reference_broker.records.batch import HEADER_BYTES, MAGIC, BatchHeader, InvalidRecords, iterate, read_header
 from reference_broker.remote_log.metadata.events import LeaderEpochStarts, RemoteLogSegmentMetadata, common_end
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.reading.readings import Range, Reading
 from reference_broker.wire.errors import Error, ErrorCode

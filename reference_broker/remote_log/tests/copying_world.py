@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.tiered_world import TIERED, filled
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode
 

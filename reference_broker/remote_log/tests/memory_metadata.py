@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.wire.errors import ErrorCode
 

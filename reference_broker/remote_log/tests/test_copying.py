@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import decode_snapshot
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import filled
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import PutFile

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, batch_of, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, StoreFailure
 from reference_broker.remote_log.metadata.events import common_end, lineage_of
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.objects import ObjectKind
 from reference_broker.remote_log.tests.copying_world import ACTS, KEPT, SIX_SEGMENTS, copied
 from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, TierNode, check_whole, objects_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, at, batch_of
 from reference_broker.log.tests.tiered_world import TIERED, filled, synced
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.expiring.expirer import SWEEP_INTERVAL_US

@@ -12,9 +12,9 @@ from reference_broker.log.tests.tiered_world import TIERED, synced
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE
 from reference_broker.remote_log.expiring import expirer
-from reference_broker.remote_log.metadata import partition_segments
+from reference_broker.remote_log.metadata import remote_log_metadata_cache
 from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, copy_of, step
 from reference_broker.remote_log.objects import keys_of, name_of
 from reference_broker.remote_log.tests.tier_world import TOPIC_ID, Tier, TierNode
@@ -111,7 +111,7 @@ def test_new_leader_determines_copied_end_in_slices(monkeypatch: pytest.MonkeyPa
     tier.pass_ms(5_000)
     assert [partition.log.copied_end_offset for partition in partitions] == [END] * PARTITIONS
     assert looks.all["owners"] >= PARTITIONS * SEGMENTS
-    assert looks.most["owners"] <= 2 * partition_segments.MAX_SEGMENTS_EXAMINED + 10
+    assert looks.most["owners"] <= 2 * remote_log_metadata_cache.MAX_SEGMENTS_EXAMINED + 10
 
 
 @pytest.mark.thorough

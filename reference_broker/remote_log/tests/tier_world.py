@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import decode_snapshot
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import random_uuid
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, MemoryStore, StoreFailure, StoreOperation
 from reference_broker.remote_log.manager import RemoteLogManager
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteLogSegmentMetadata, decode, encode
-from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.topic import numbered
 from reference_broker.remote_log.objects import ObjectKind, key_of
 from reference_broker.remote_log.tests.memory_metadata import MemoryMetadata

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Handled, SessionHandler, Wanted, make_session_handler
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import Wanted
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.node_ports import Ports
 

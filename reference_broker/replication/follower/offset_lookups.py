@@ -18,7 +18,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.follower.followed import FollowedPartition
 from reference_broker.replication.follower.partition_data_applier import ApplyOutcome, PartitionDataApplier, TierState
 from reference_broker.wire.apis import ApiKey

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from reference_broker.log.partition_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.log.producer_state import ProducerStateManager
+from reference_broker.log.unified_log import RecordsRefused, UnexpectedOffset, UnifiedLog
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import FollowedPartition

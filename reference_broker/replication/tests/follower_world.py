@@ -19,7 +19,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk

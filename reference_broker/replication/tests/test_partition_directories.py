@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.replication.partition_directories import DELETED_DIRECTORY, deleted_directory_of
-from reference_broker.replication.tests.test_partition_publisher import PublisherWorld, started
+from reference_broker.replication.tests.test_broker_metadata_publisher import PublisherWorld, started
 
 SEGMENT = f"{0:020d}.log"
 

@@ -18,8 +18,8 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encode_snapshot
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.replication.tests.follower_world import FollowerWorld, named
 from reference_broker.wire.apis import ApiKey

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.replication.tests.follower_world import FollowerWorld, one_record
 from reference_broker.replication.tests.test_first_revision import versions

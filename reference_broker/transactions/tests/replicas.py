@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.slicing import run_to_end

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import checksum

@@ -12,9 +12,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from reference_broker.log.partition_log import RecordsRefused, UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
+from reference_broker.log.unified_log import RecordsRefused, UnifiedLog
 from reference_broker.records.batch import InvalidRecords, read_header
 from reference_broker.records.record import Record, build
 from reference_broker.replication.tests.timed_ports import START_MS

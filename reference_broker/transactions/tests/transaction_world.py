@@ -23,7 +23,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.features import TRANSACTION_FEATURE
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -32,7 +32,7 @@ from reference_broker.records.batch import iterate
 from reference_broker.records.control import ControlType, read_marker
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
-from reference_broker.replication.replication import ReplicaManager
+from reference_broker.replication.replica_manager import ReplicaManager
 from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorld, broker_epoch_of
 from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter

@@ -53,7 +53,7 @@ from reference_broker.groups.group import Group, Member
 from reference_broker.groups.records import EPOCH_VALUE, group_key, group_value, offset_key, offset_value
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now

@@ -11,7 +11,7 @@ from chaos.checks.tests.stub_node import StubBroker, StubNode, node_partitions
 from chaos.checks.transactions.stable_offsets import AbortedListed, StableOffsetExact
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end

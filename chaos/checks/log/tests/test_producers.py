@@ -11,7 +11,7 @@ from chaos.checks.log.tests.checked_log import HOUR_MS, START_MS, CheckedLog, wr
 from chaos.checks.tests.stub_node import StubNode
 from reference_broker.core.events import Note, Reply, Request
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.produce import (
     ProducePartition,

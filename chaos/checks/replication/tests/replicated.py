@@ -13,7 +13,7 @@ from chaos.checks.suite import check_kinds
 from chaos.checks.tests.stub_node import StubBroker, StubImages, StubNode, StubPublisher, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import MemoryDisk

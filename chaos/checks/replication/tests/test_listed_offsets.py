@@ -19,7 +19,7 @@ from chaos.checks.tests.stub_node import StubBroker, StubImages, StubNode, image
 from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now

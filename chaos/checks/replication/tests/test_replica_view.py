@@ -10,8 +10,8 @@ from chaos.checks.replication.replica_view import ReplicaView, TouchedLogs, offs
 from chaos.checks.tests.stub_node import StubNode
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.segment import new_segment
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end

@@ -15,7 +15,7 @@ from chaos.sim.disk import SimDisk
 from reference_broker.core.events import StoreCall
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC, uuid_text
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now

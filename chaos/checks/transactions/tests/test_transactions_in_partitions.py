@@ -25,7 +25,7 @@ from chaos.checks.transactions.tests.transaction_coordinator import (
 from chaos.checks.transactions.transaction_state import StatePartition
 from chaos.checks.transactions.transactions_in_partitions import CLEANUP_US, HangingTransaction, MarkersDecided
 from reference_broker.core.events import Request
-from reference_broker.log.partition_log import BatchOrigin
+from reference_broker.log.unified_log import BatchOrigin
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.records.record import Record, build
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -30,7 +30,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Closed, Reply, Request, Send
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Channel, Now

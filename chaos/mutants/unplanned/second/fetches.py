@@ -66,7 +66,7 @@ def new_leader_never_named(original: Function, self: Any, results: Collection[An
     original(self, [(cached, replace(data, current_leader=None)) for cached, data in results])
 
 
-@mutant("reference_broker.log.partition_log:UnifiedLog.aborted_transactions")
+@mutant("reference_broker.log.unified_log:UnifiedLog.aborted_transactions")
 def abort_at_last_offset_omitted(original: Function, self: Any, offset: int, end_offset: int) -> Any:
     """The list of aborted transactions lacks one that begins at the last offset of the response, so that a
     read_committed consumer takes its first record for committed (X-5)."""

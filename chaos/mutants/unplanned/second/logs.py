@@ -15,7 +15,7 @@ from reference_broker.log.timestamp_lookup import NOTHING, READ_COST_US
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.fetch import EpochEndOffset
 
-LOG = "reference_broker.log.partition_log:UnifiedLog"
+LOG = "reference_broker.log.unified_log:UnifiedLog"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ METADATA = "reference_broker.remote_log.metadata"
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-@mutant(f"{METADATA}.partition_segments:RemoteLogMetadataCache.apply")
+@mutant(f"{METADATA}.remote_log_metadata_cache:RemoteLogMetadataCache.apply")
 def fencing_event_fences_nobody(original: Function, self: Any, event: Any) -> Any:
     """Only the begin of a copy raises the known leader epoch. A new leader's no-op event does not, so that the former
     leader's events still count after it (P-11)."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from reference_broker.log.cleaner.cleaning import Cleanable, Cleaned, Cleaning, Step, cleanable
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Buffer, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.batch import BatchHeader

@@ -19,8 +19,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, at, offset_for_timestamp, opened
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.records.batch import (
     CRC_FROM,
     DELETE_HORIZON,

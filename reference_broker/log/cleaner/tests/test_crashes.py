@@ -15,8 +15,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     texts,
 )
 from reference_broker.log.opening import open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.slicing import run_to_end
 

@@ -7,8 +7,8 @@ import pytest
 from reference_broker.log.cleaner.cleaning import cleanable
 from reference_broker.log.cleaner.retention import BYTES_PER_KEY, OffsetMap, short
 from reference_broker.log.cleaner.tests.cleaner_world import COMPACTED, cleaned, dirty, fresh, put, rolled, texts
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, at, opened
+from reference_broker.log.unified_log import UnifiedLog
 
 
 def with_segments(*sizes: int) -> UnifiedLog:

@@ -17,8 +17,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     put,
     rolled,
 )
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import opened
+from reference_broker.log.unified_log import UnifiedLog
 
 
 def check_reads(log: UnifiedLog, offset: int, end: int, max_bytes: int) -> None:

@@ -16,8 +16,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     rolled,
     texts,
 )
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build

@@ -17,8 +17,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import NOW, opened, refused, sent
+from reference_broker.log.unified_log import UnifiedLog
 
 
 def newest(log: UnifiedLog) -> dict[str, str | None]:

@@ -16,8 +16,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     sync_all,
     texts,
 )
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import DIRECTORY, at, opened
+from reference_broker.log.unified_log import UnifiedLog
 
 OLD = at(2000)
 """Later than ``delete.retention.ms`` after the first pass."""

@@ -16,8 +16,8 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
     put,
     rolled,
 )
-from reference_broker.log.partition_log import BatchOrigin, UnifiedLog
 from reference_broker.log.tests.log_world import NOW, START_MS, at, opened
+from reference_broker.log.unified_log import BatchOrigin, UnifiedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import ControlType, control_record
 from reference_broker.records.record import Record, build

@@ -8,16 +8,16 @@ import pytest
 
 from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import opened
 from reference_broker.log.tests.tiered_world import TIERED, filled
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import StoreFailure
 from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting, SegmentRemoval
 from reference_broker.remote_log.leader_epoch_fencing import LeaderEpochFencing
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteLogSegmentMetadata, RemoteLogSegmentState
-from reference_broker.remote_log.metadata.partition_segments import Applied, RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import Applied, RemoteLogMetadataCache
 from reference_broker.remote_log.metrics import RemoteLogMetrics
 from reference_broker.remote_log.objects import ObjectKind, key_of, keys_of
 from reference_broker.remote_log.tests.tier_world import (

@@ -9,7 +9,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.ports.node_ports import Done, later
 from reference_broker.remote_log.metadata.events import RemoteLogEvent
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import TOPIC, TOPIC_ID
 from reference_broker.remote_log.metadata.topic import (
     MetadataContext,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.remote_log.metadata.partition_segments import CopiedOffsets
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import CopiedOffsets
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))

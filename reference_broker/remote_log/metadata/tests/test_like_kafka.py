@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.remote_log.metadata.events import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,

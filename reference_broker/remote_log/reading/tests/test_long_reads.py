@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of
 from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.records import batch
 from reference_broker.remote_log.reading import reader, segment_readings
 from reference_broker.remote_log.reading.reader import RemoteRecords

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from reference_broker.log import producer_state
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.producer_state import ProducerStateEntry, ProducerStateManager, decode_snapshot
 from reference_broker.log.tests.log_world import (
     START_MS,
@@ -21,6 +20,7 @@ from reference_broker.log.tests.log_world import (
 )
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.remote_log.metadata.events import RemoteLogSegmentState, update_of
 from reference_broker.remote_log.objects import ObjectKind, key_of

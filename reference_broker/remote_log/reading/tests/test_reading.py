@@ -9,11 +9,11 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.log.timestamp_lookup import FoundOffset
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import HEADER_BYTES
 from reference_broker.remote_log.reading.tests.reading_world import (

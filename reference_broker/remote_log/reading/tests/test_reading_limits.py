@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.remote_log.reading import reader
 from reference_broker.remote_log.reading.readings import MAX_GETS
 from reference_broker.remote_log.reading.tests.reading_world import (

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.tests.log_world import all_bytes, at, headers_of
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.remote_log.reading.tests.reading_world import (
     Tiered,
     transactional,

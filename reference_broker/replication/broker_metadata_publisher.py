@@ -24,8 +24,8 @@ from reference_broker.configuration.setting import WITHOUT_EFFECT
 from reference_broker.log.checkpoints import PARTITION_METADATA_FILE, is_damaged_copy, read_partition_metadata
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import note_recovery, open_log
-from reference_broker.log.partition_log import UnifiedLog
 from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY

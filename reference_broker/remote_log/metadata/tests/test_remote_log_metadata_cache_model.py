@@ -19,7 +19,7 @@ from reference_broker.remote_log.metadata.events import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
-from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadataCache
+from reference_broker.remote_log.metadata.remote_log_metadata_cache import RemoteLogMetadataCache
 from reference_broker.remote_log.metadata.tests.remote_events import (
     DELETED,
     DELETING,

@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.checkpoints import write_partition_metadata
-from reference_broker.log.partition_log import UnifiedLog
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.broker_settings import CLUSTER
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY
@@ -17,7 +17,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import PUBLISHED_CHANGES_PER_SLICE
 from reference_broker.records.record import Record, build
-from reference_broker.replication.partition_publisher import BrokerMetadataPublisher
+from reference_broker.replication.broker_metadata_publisher import BrokerMetadataPublisher
 from reference_broker.replication.partitions import Partition, Partitions
 
 TOPIC_ID = b"t" * 16
