@@ -29,7 +29,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     G-6)."""
     original(self, cached, sent, partitions)
     if sent is not None and sent.records:
-        self.assess(cached, 0)
+        self.set_available_bytes(cached, 0)
         getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
         getattr(self, "dirty_sequence_numbers", {}).pop(cached, None)
 
@@ -184,7 +184,7 @@ def returns_every_partition(original: Function, self: Any) -> Any:
     return original(self)
 
 
-@mutant(f"{SESSION}:FetchSession.reports", revisions=ONLY_FINAL)
+@mutant(f"{SESSION}:FetchSession.belongs_in_response", revisions=ONLY_FINAL)
 def only_records_count_as_changes(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
     is_full = self.accepted_requests == 0
@@ -319,7 +319,7 @@ def number_not_carried_over(original: Function, self: Any, sent: Any, marked: An
     omitted = dict.fromkeys(marked)
     for cached in self.partitions.values():
         if cached.available_bytes and cached not in sent:
-            self.assess(cached, 0)
+            self.set_available_bytes(cached, 0)
             self.dirty_sequence_numbers[cached] = 0
             omitted.setdefault(cached)
     return original(self, sent, omitted, partitions)

@@ -107,7 +107,7 @@ def seek_back_not_noted(original: Function, self: Any, requested: Any, topic_id:
         self.fetch_offset = max(before, requested.fetch_offset)
 
 
-@mutant("reference_broker.sessions.fetch_session:FetchSession.reports", revisions=("final",))
+@mutant("reference_broker.sessions.fetch_session:FetchSession.belongs_in_response", revisions=("final",))
 def moved_log_start_not_returned(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose log start offset alone has changed is omitted from the next response (F-14)."""
     known = cached.sent_log_start_offset

@@ -18,8 +18,9 @@ A consumer C2 joins a Stable group, whose only member is C1. The functions are a
 
 A rebalance also begins when a member sends nothing for its session timeout (``expire_heartbeat``), when it leaves
 (``leave_group``), or when it does not sync in time (``expire_pending_sync``). ``group.VALID_PREVIOUS_STATES`` has the
-transitions. ``group_metadata_manager`` finds the group of a request, and calls the functions here, whose names are
-those of Kafka's GroupMetadataManager.
+transitions. ``group_metadata_manager`` finds the group of a request, and calls the functions here. Many of
+their names are those of Kafka's GroupMetadataManager; ``join_group`` is its classicGroupJoin, and ``complete_join`` its
+completeClassicGroupJoin.
 """
 
 from dataclasses import replace

@@ -125,7 +125,7 @@ class Metrics:
         return self._get(Histogram, domain, kind, name, labels)
 
     def remove(self, domain: str, kind: str, name: str, **labels: str) -> None:
-        """Remove a metric, such as that of a deleted topic. An unknown name is no error."""
+        """Remove a metric, such as that of a deleted topic. An unknown name is ignored."""
         self.named.pop((domain, kind, name, tuple(labels.items())), None)
 
     def rows(self) -> Iterator[Named]:

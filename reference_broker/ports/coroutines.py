@@ -1,7 +1,7 @@
 """Coroutines of steps with several waits: they last several events, and go on with the result of each wait.
 
-There is no event loop of Python. ``run_coroutine`` runs a coroutine up to its first ``Wait``, and the callback of the
-wait resumes it, up to the next one. A coroutine has no step of its own while it waits, so other events change what it
+asyncio is not used. ``run_coroutine`` runs a coroutine up to its first ``Wait``, and the callback of the
+wait resumes it, up to the next one. While a coroutine waits, other events run and change what it
 works on: the code after an ``await`` checks what it relies on.
 
 ``ports.slicing`` says when code is a coroutine, a ``Sliced`` generator or a callback.

@@ -79,7 +79,7 @@ class Disk(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it. A missing path is no error."""
+        """Delete a file, or a folder with all that is in it. A missing path is ignored."""
         ...
 
     def make_durable(self, path: str) -> None:

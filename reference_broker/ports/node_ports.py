@@ -87,7 +87,7 @@ class Ports(Protocol):
         ...
 
     def cancel_timer(self, timer: int) -> None:
-        """Cancel a timer, so that its ``fire`` is not called. An unknown or fired number is no error."""
+        """Cancel a timer, so that its ``fire`` is not called. An unknown or fired number is ignored."""
         ...
 
     def at_end(self, step: Done) -> None:

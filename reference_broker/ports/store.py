@@ -68,7 +68,7 @@ class ListObjects(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes the objects. The result is None, when they are durably gone. A missing one is no error. If it fails,
+    """Deletes the objects. The result is None, when they are durably gone. A missing one is ignored. If it fails,
     each of them may be there or gone."""
 
     keys: tuple[str, ...]

@@ -113,14 +113,14 @@ class Partitions:
 
     def unfollow(self, topic_id: bytes, index: int) -> None:
         """Unregister a partition that this node leads from now on, or whose replica it cannot use. A partition that is
-        not followed is no error."""
+        not followed is ignored."""
         followed = self.followed.pop((topic_id, index), None)
         if followed is not None:
             followed.is_removed = True
             followed.changed()
 
     def changed(self, topic_id: bytes, index: int) -> None:
-        """Call the watchers of a followed partition. A partition that is not followed is no error."""
+        """Call the watchers of a followed partition. A partition that is not followed is ignored."""
         followed = self.followed.get((topic_id, index))
         if followed is not None:
             followed.changed()
@@ -161,7 +161,7 @@ class ReplicaListener(LeadershipListener, Protocol):
         ...
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
-        """The replica follows nobody from now on. An unknown replica is no error."""
+        """The replica follows nobody from now on. An unknown replica is ignored."""
         ...
 
     def reconfigured(self, partition: Partition) -> None:
@@ -193,7 +193,7 @@ class PartitionRoles(Protocol):
         ...
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
-        """The replica follows nobody from now on. An unknown replica is no error.
+        """The replica follows nobody from now on. An unknown replica is ignored.
 
         There is no leader, this node leads it now, it was deleted, or this node no longer has a replica.
         """

@@ -7,7 +7,7 @@ The state of a connection is in four fields, which are independent of each other
 - ``_mutes``: why its socket is not read (``Mute``),
 - ``_writes_paused``: whether its peer has left too many bytes of responses unread.
 
-For example, a connection may be CLOSING while a request of its is IN_FLIGHT, its socket muted and its last response
+For example, a connection may be CLOSING while one of its requests is IN_FLIGHT, its socket muted and its last response
 unread. A request is served only if ``life`` is OPEN, ``request_state`` RECEIVING, and writes are not paused.
 """
 

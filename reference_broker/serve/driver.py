@@ -279,7 +279,7 @@ class Driver:
         connection.close()
 
     def evicted(self, connection: Connection, reason: str) -> None:
-        """The memory budget closes the connection. Unsent responses are lost."""
+        """The connection is closed for the memory budget or ``max.connections``. Unsent responses are lost."""
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
         self._log.limited("warn", "connection_closed", **facts)
         self.large_messages.drop(connection)

@@ -21,7 +21,7 @@ names no partition and finds none marked touches no partition.
 The text of the KIP that was accepted is the *final* revision, and the one that Kafka has: a response has what differs
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
 request is refused. A partition that returned records moves to the end of the list. (``apis.records.first_revision`` has
-the sessions of the KIP's first text, and lists what differs.)
+the sessions of the KIP's first text, and lists the hooks here that it overrides.)
 
 ``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response.
 """
@@ -99,8 +99,8 @@ class CachedPartition:
     session keep the dictionary that they had."""
     partition: Partition | None = None
     """The partition of this node that is read, None if there is none."""
-    is_of_partition: bool = True
-    """Whether ``fetch_offset`` was requested for ``partition``, or with a leader epoch that can prove it.
+    is_offset_proven: bool = True
+    """Whether ``fetch_offset`` was requested for ``partition``, or with a leader epoch that can prove it to be of it.
 
     False if it may stem from another leadership or from an earlier topic of that name.
     """
@@ -134,7 +134,7 @@ class CachedPartition:
         self.current_leader_epoch = requested.current_leader_epoch
         self.last_fetched_epoch = requested.last_fetched_epoch
         self.log_start_offset = requested.log_start_offset
-        self.is_of_partition = True
+        self.is_offset_proven = True
 
     def remember_sent(self, sent: PartitionData) -> None:
         """Note what a response had of the partition. After an error the next state is always sent (F-14), even if the
@@ -177,7 +177,8 @@ class CachedPartition:
                 if partition is not None and not self.may_be(partition.topic_id):  # Decision cached-name-recreated
                     partition = None
             self.partition = partition
-            self.is_of_partition = self.is_requested or self.current_leader_epoch >= 0  # Decision rebound-offset-proven
+            # Decision rebound-offset-proven
+            self.is_offset_proven = self.is_requested or self.current_leader_epoch >= 0
         return partition
 
     def read_from(self, followed: Partition) -> None:
@@ -238,7 +239,7 @@ class Arrivals:
     partitions: Partitions | None = None
 
     def expect(self, partitions: Partitions, cached: CachedPartition) -> None:
-        """Mark ``cached`` once, when its partition is added. A second call before that is no error."""
+        """Mark ``cached`` once, when its partition is added. A second call before that is ignored."""
         if cached not in self.keys:
             self.keys[cached] = ((cached.topic_id, cached.index), (cached.topic, cached.index))
             for key in self.keys[cached]:
@@ -247,7 +248,7 @@ class Arrivals:
         partitions.arrivals[self] = None
 
     def forget(self, cached: CachedPartition) -> None:
-        """Expect a cached partition no longer. One that is not expected is no error."""
+        """Expect a cached partition no longer. One that is not expected is ignored."""
         for key in self.keys.pop(cached, ()):
             expected = self.expected[key]
             del expected[cached]
@@ -298,7 +299,8 @@ class SessionFetch(DelayedFetch, Protocol):
 class DataQueue:
     """The cached partitions that have data to send, in the order in which a response takes them.
 
-    A heap by ``order``, lowest first. Entries of partitions that left or moved are dropped when they are taken.
+    A heap by ``order``, lowest first. ``FetchSession.take_with_data`` drops entries of partitions that left
+    the session or have no data any more.
     """
 
     _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
@@ -419,7 +421,7 @@ class FetchSession:
         self.fetch = fetch
 
     def detach(self) -> None:
-        """Only mark the partitions that change."""
+        """Detach the fetch: from now on a change only marks its partition."""
         self.fetch = None
 
     @property
@@ -471,13 +473,13 @@ class FetchSession:
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """Remove partitions. A partition that the session does not cache is no error."""
+        """Remove partitions. A partition that the session does not cache is ignored."""
         for index in indexes:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
                 cached.leave()
                 self.marked.pop(cached, None)
-                self.assess(cached, 0)
+                self.set_available_bytes(cached, 0)
 
     def partition_changed(self, cached: CachedPartition) -> None:
         """Mark a partition that changed, and notify the fetch that is parked or at work."""
@@ -486,7 +488,11 @@ class FetchSession:
             self.fetch.partition_marked(cached)
 
     def mark(self, cached: CachedPartition) -> None:
-        """Mark a partition that may have something to send, in the response in hand or in the next one."""
+        """Mark a partition that may have something to send, in the response in hand or in the next one.
+
+        The chain of a change: ``CachedPartition.partition_changed`` calls ``partition_changed`` here, which marks the
+        partition and then calls ``SessionFetch.partition_marked``.
+        """
         self.marked[cached] = None
 
     def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
@@ -506,7 +512,7 @@ class FetchSession:
 
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 
-    def assess(self, cached: CachedPartition, available_bytes: int) -> None:
+    def set_available_bytes(self, cached: CachedPartition, available_bytes: int) -> None:
         """Note how many bytes are readable within the partition's ``max_bytes``."""
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
@@ -550,7 +556,7 @@ class FetchSession:
         marked, self.marked = self.marked, {}
         return marked
 
-    def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
+    def belongs_in_response(self, cached: CachedPartition, data: PartitionData) -> bool:
         """Whether ``data``, the partition's state without records, belongs in an incremental response."""
         # Decision partition-differs
         return (
@@ -605,7 +611,7 @@ class FetchSession:
         """
         if sent is not None:
             cached.remember_sent(sent)
-            self.sent(cached, sent)
+            self.partition_sent(cached, sent)
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
         # Decision sent-partition-lasting
@@ -614,7 +620,7 @@ class FetchSession:
         else:
             self.watch(cached, partitions)
 
-    def sent(self, cached: CachedPartition, data: PartitionData) -> None:
+    def partition_sent(self, cached: CachedPartition, data: PartitionData) -> None:
         """Move a partition whose records were sent to the end of the list, so that the others come first next time."""
         if data.records:  # Decision sent-partition-place
             self.move_to_end(cached)

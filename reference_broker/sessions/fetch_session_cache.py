@@ -5,9 +5,16 @@ many partitions are cached, creating one walks over the slots once for each sess
 default: about a tenth of a millisecond a walk). A free slot costs no walk. A refusal takes two walks and is remembered:
 until something changes that could make a session evictable, a candidate that is not larger costs no further walk.
 
-The rules of eviction use the sessions' current values and the minimum time of the old session. This is
-deliberately unlike Kafka, which sorts sessions by the values that they had when last used
-(FetchSessionCacheShard.tryEvict). While a session applies a request over several events, its size is that from before
+A candidate may take the slot of another session by one of three rules (clause F-18):
+
+* (a) the candidate is a follower's, and the session is a consumer's,
+* (b) the session has been idle for longer than the minimum time,
+* (c) the session is older than the minimum time, and the candidate has more partitions.
+
+The rules use the sessions' current values and the minimum time of the old session. This is deliberately unlike Kafka,
+which sorts sessions by the values that they had when last used, followers' sessions after all others
+(FetchSessionCacheShard.tryEvict). So in Kafka a consumer's session never takes a follower's by (c). Here it does, as
+the text of the KIP has it. While a session applies a request over several events, its size is that from before
 the request (``FetchSession.counted``): a full request of the first revision empties the session first, and a smaller
 candidate must not take it half filled.
 
@@ -35,7 +42,7 @@ class EvictableSession:
 
     session: FetchSession
     rule: str
-    """a, b or c, as below."""
+    """a, b or c, as in the list above."""
 
 
 def idle_ms(session: FetchSession, wall_ms: int) -> int:
@@ -120,7 +127,10 @@ class CandidateRefusal:
 
 
 def candidate_refusal(sessions: Iterable[FetchSession], candidate: FetchSession, wall_ms: int) -> CandidateRefusal:
-    """Return the refusal of a candidate for which no session may be evicted. Costs one walk over all sessions."""
+    """Return the refusal of a candidate for which no session may be evicted. Costs one walk over all sessions.
+
+    Repeats the time limits of ``is_idle`` and ``is_evictable_by_size``: change all three together.
+    """
     until_ms = 1 << 63
     for session in sessions:
         min_ms = session.min_eviction_ms
@@ -258,7 +268,7 @@ class FetchSessionCache:
         return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
 
     def close(self, session_id: int, reason: str) -> None:
-        """End a session for a reason other than eviction; an unknown ID is no error."""
+        """End a session for a reason other than eviction; an unknown ID is ignored."""
         session = self.sessions.get(session_id)
         if session is not None:
             made_by = ("made_by", session.made_by)

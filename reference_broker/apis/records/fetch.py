@@ -149,7 +149,7 @@ class Fetch:
     # progress
     stage: FetchStage = field(default=UPDATING, init=False)
     timer: int | None = field(default=None, init=False)
-    """The timer of ``max.wait.ms`` while the fetch is parked, else None."""
+    """The timer of the wait (``_park``) while the fetch is parked, else None."""
     watches: bool = field(default=False, init=False)
     """Whether the partitions that were looked up are watched for changes, since other events come before the
     response."""
@@ -286,7 +286,7 @@ class Fetch:
             partition = cached.partition
             lookup = self.lookups[cached]
             # Decision requested-offset
-            if partition is None or lookup.result_without_read is not None or not cached.is_of_partition:
+            if partition is None or lookup.result_without_read is not None or not cached.is_offset_proven:
                 continue
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             if error:  # Decision follower-progress
@@ -323,7 +323,7 @@ class Fetch:
 
     def _store_lookup(self, cached: CachedPartition, lookup: Lookup) -> None:
         """Store the latest lookup of a partition. The session notes how many bytes are readable."""
-        self.session.assess(cached, lookup.available_bytes)
+        self.session.set_available_bytes(cached, lookup.available_bytes)
         self.lookups[cached] = lookup
         result = lookup.result_without_read
         if result is not None and not self.is_urgent:
@@ -339,7 +339,8 @@ class Fetch:
     # 3. the wait
 
     def _park(self) -> None:
-        """Wait for changes of the session's partitions, at most ``max.wait.ms`` (Kafka's DelayedFetch)."""
+        """Wait for changes of the session's partitions, at most ``max.wait.ms`` (Kafka's DelayedFetch), or at most
+        ``remote.fetch.max.wait.ms`` while reads in the remote tier are pending (DelayedRemoteFetch)."""
         self._watch()
         self._enter(PARKED)
         self.session.attach(self)
@@ -479,11 +480,11 @@ class Fetch:
 
     def _add_changed(self, data: dict[CachedPartition, PartitionData], marked: Collection[CachedPartition]) -> None:
         """Add the marked partitions that have something new and were not read."""
-        reports = self.session.reports
+        belongs_in_response = self.session.belongs_in_response
         for cached in marked:
             if cached not in data:
                 state = without_records(cached, self.lookups[cached], self.params.isolation)
-                if reports(cached, state):
+                if belongs_in_response(cached, state):
                     data[cached] = state
 
     def _place(self, result: PartitionResult) -> int:

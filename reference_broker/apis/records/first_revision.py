@@ -3,23 +3,23 @@
 ``k01_fetch.handle`` sends these versions here; the rest of the broker serves the final revision. Both revisions share
 the slots for sessions. These methods are overridden, and described with their base class:
 
-=================== ========================================== =========================================================
+======================= ========================================== =====================================================
 ``FetchSession``    final revision                             first revision, request N
-=================== ========================================== =========================================================
-``is_epoch``        1 to 2^31-1                                1 or more; IDs have 64 bits, too
-``expects_epoch``   the next one                               the next one, or the last one again
-``accept``          raises the epoch                           the same, or prepares to repeat a response
-``empty``           drops the partitions                       the same, with their dirty numbers
-``mark``            the partition is looked up again           and dirty for the upcoming response
-``assess``          notes what is readable                     and raises the dirty number of data that had no room
-``response_flags``  none                                       INCREMENTAL_FETCH_RESPONSE, INCREMENTAL_FETCH_OK
-``take_marks``      begins a response                          and sets at which partition
-``place``           the order of the list                      by name and index, from N modulo their count on
-``reports``         what differs from what was last sent       what has a dirty number of N or more
-``response_sent``   prepares the next response                 and notes that N has its response
-``sent``            a partition with records moves to the end  its dirty number is settled, or N+1 if there is more
-``watch``           waits for the next change                  unless the partition is dirty for N+1
-=================== ========================================== =========================================================
+======================= ========================================== =====================================================
+``is_epoch``            1 to 2^31-1                                1 or more; IDs have 64 bits, too
+``expects_epoch``       the next one                               the next one, or the last one again
+``accept``              raises the epoch                           the same, or prepares to repeat a response
+``empty``               drops the partitions                       the same, with their dirty numbers
+``mark``                the partition is looked up again           and dirty for the upcoming response
+``set_available_bytes`` notes what is readable                     and raises the dirty number of data that had no room
+``response_flags``      none                                       INCREMENTAL_FETCH_RESPONSE, INCREMENTAL_FETCH_OK
+``take_marks``          begins a response                          and sets at which partition
+``place``               the order of the list                      by name and index, from N modulo their count on
+``belongs_in_response`` what differs from what was last sent       what has a dirty number of N or more
+``response_sent``       prepares the next response                 and notes that N has its response
+``partition_sent``      a partition with records moves to the end  its dirty number is settled, or N+1 if there is more
+``watch``               waits for the next change                  unless the partition is dirty for N+1
+======================= ========================================== =====================================================
 
 =================== ========================================== =========================================================
 ``Fetch``           final revision                             first revision, request N
@@ -185,7 +185,7 @@ class FirstRevisionSession(FetchSession):
 
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
-        with data behind it is one (``assess``)."""
+        with data behind it is one (``set_available_bytes``)."""
         self.dirty_sequence_numbers[cached] = self.upcoming_sequence_number()
         self.marked[cached] = None
 
@@ -193,7 +193,7 @@ class FirstRevisionSession(FetchSession):
         """Make the next response look up the partition although nothing of it has changed."""
         self.marked[cached] = None
 
-    def assess(self, cached: CachedPartition, available_bytes: int) -> None:
+    def set_available_bytes(self, cached: CachedPartition, available_bytes: int) -> None:
         """A partition with data that no response had room for is dirty for the number after the last response's.
 
         That last response may have been the first one to the present number.
@@ -202,7 +202,7 @@ class FirstRevisionSession(FetchSession):
             self._raise_dirty(cached, self.upcoming_sequence_number())
         elif available_bytes and cached.is_requested:
             self._raise_dirty(cached, self.sequence_number)
-        FetchSession.assess(self, cached, available_bytes)
+        FetchSession.set_available_bytes(self, cached, available_bytes)
 
     def _raise_dirty(self, cached: CachedPartition, number: int) -> None:
         """Note that the responses up to this number must have the partition's changes, as well as those up to an
@@ -233,7 +233,7 @@ class FirstRevisionSession(FetchSession):
             return cached.order
         return (cached.order - self._with_data.start) % len(self.partitions)
 
-    def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
+    def belongs_in_response(self, cached: CachedPartition, data: PartitionData) -> bool:
         """A partition with data gets here only if the response had no room for it, so it waits for the next response.
 
         The exception is a repeated response that had the partition before.
@@ -257,7 +257,7 @@ class FirstRevisionSession(FetchSession):
         if self.serves_full:
             yield from self.full_response_sent()
 
-    def sent(self, cached: CachedPartition, data: PartitionData) -> None:
+    def partition_sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
         if self.readable_bytes[cached] > len(data.records or b""):  # There is more to send.
             self._raise_dirty(cached, self.sequence_number + 1)
@@ -268,7 +268,7 @@ class FirstRevisionSession(FetchSession):
 
     def _rest(self, cached: CachedPartition, dirty: int) -> None:
         """The partition is not sent again before something changes."""
-        self.assess(cached, 0)
+        self.set_available_bytes(cached, 0)
         self.dirty_sequence_numbers[cached] = dirty
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
@@ -456,7 +456,7 @@ class FirstRevisionFetch(Fetch):
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
 
-    # ``FirstRevisionSession.sent`` compares what was readable with what was sent.
+    # ``FirstRevisionSession.partition_sent`` compares what was readable with what was sent.
 
     def _store_lookup(self, cached: CachedPartition, lookup: Lookup) -> None:
         self.session.readable_bytes[cached] = lookup.unlimited_bytes

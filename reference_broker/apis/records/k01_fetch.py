@@ -141,6 +141,8 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
 #   partitions with the ID of a session that no longer exists (IncrementalFetchContext.updateAndGenerateResponseData).
 # * A partition that sent data moves to the end of the list also in the full response that opens the session, and
 #   partitions in error keep their place there. Kafka begins with the readable ones, in request order.
+# * A consumer's session may take the slot of a follower's old and smaller one, as the KIP says (F-18). In Kafka none
+#   does: its keys order followers' sessions after all others (FetchSessionCacheShard.tryEvict).
 # * A session of more than 250,000 partitions, or one that grows when all sessions together have reached
 #   ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND.
 # * Each slot may have a session. Kafka has eight shards of slots, and declines one whose shard is full.

@@ -5,7 +5,7 @@
 * A client cannot add a partition of an internal topic: TOPIC_AUTHORIZATION_FAILED. Those of groups come by
   AddOffsetsToTxn.
 * Unlike Kafka: a partition that is named twice is in the response once.
-* They are added when that is replicated. A coordinator that takes over has them, too.
+* Partitions are added once the new state is replicated. A coordinator that takes over has them, too.
 
 Version notes:
 * v0-v3 are for clients, of one transaction each.

@@ -150,7 +150,7 @@ class SnapshotStore:
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete a snapshot; one that is not held is no error. Raise DiskError."""
+        """Delete a snapshot; one that is not held is ignored. Raise DiskError."""
         if snapshot not in self._sizes:
             return
         self._disk.delete(self.path(snapshot))

@@ -470,7 +470,7 @@ class ReplicaFetcherManager:
             log.horizon.follow()
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
-        """Fetch the partition no longer. An unknown partition is no error."""
+        """Fetch the partition no longer. An unknown partition is ignored."""
         followed = self._followed.pop((topic_id, index), None)
         if followed is not None:
             self._fetchers[followed.leader_id].drop(followed)

@@ -37,7 +37,7 @@ def own_progress_missing_from_response(original: Function, self: Any, marked: Co
     for cached in marked:
         partition = cached.partition
         is_replicated = partition is not None and partition.followers is not None
-        if not is_replicated or self.lookups[cached].result_without_read is not None or not cached.is_of_partition:
+        if not is_replicated or self.lookups[cached].result_without_read is not None or not cached.is_offset_proven:
             continue
         error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
         if error:

@@ -23,7 +23,7 @@ def offset_of_former_leadership_counts(original: Function, self: Any, partitions
     """A follower's cached offset counts for a leadership that began after it was requested, although the follower may
     have truncated its log since (F-22)."""
     found = original(self, partitions)
-    self.is_of_partition = True
+    self.is_offset_proven = True
     return found
 
 
