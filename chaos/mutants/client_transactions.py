@@ -27,20 +27,20 @@ LOADED = "reference_broker.transactions.transaction_state_manager:read_transacti
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._prepare_then_send_markers")
 async def markers_before_prepare(
-    original: Function, self: Any, shard: Any, metadata: Any, transit: Any, respond: Any
+    original: Function, self: Any, state_manager: Any, metadata: Any, transit: Any, respond: Any
 ) -> None:
     """Markers are sent as soon as the end is requested, before the decision is durable (X-2, X-3)."""
     marker = Marker(
         transit.producer_id,
         transit.producer_epoch,
-        shard.coordinator_epoch,
+        state_manager.coordinator_epoch,
         PREPARED[transit.state],
         transit.client_version,
     )
     self._marker_channels.add_markers_to_send(
-        PendingCompleteTxn(marker, dict(transit.partitions), lambda: shard.is_led, lambda: None)
+        PendingCompleteTxn(marker, dict(transit.partitions), lambda: state_manager.is_led, lambda: None)
     )
-    await original(self, shard, metadata, transit, respond)
+    await original(self, state_manager, metadata, transit, respond)
 
 
 @mutant(LOADED)
@@ -82,34 +82,34 @@ def any_timeout_granted(original: Function, self: Any, request: Any, respond: An
 
 
 @mutant(f"{TIMEOUTS}._time_out")
-def timed_out_stays_open(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
+def timed_out_stays_open(original: Function, self: Any, state_manager: Any, metadata: Any, now_ms: int) -> None:
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion.fence_and_abort")
-def timed_out_not_fenced(original: Function, self: Any, shard: Any, metadata: Any, respond: Any) -> None:
+def timed_out_not_fenced(original: Function, self: Any, state_manager: Any, metadata: Any, respond: Any) -> None:
     """A transaction that timed out is aborted, and its producer keeps its epoch (X-7)."""
-    self.end_transaction(shard, metadata, 0, respond, commits=False)
+    self.end_transaction(state_manager, metadata, 0, respond, commits=False)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def idle_ids_never_forgotten(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
+def idle_ids_never_forgotten(original: Function, self: Any, state_manager: Any, metadata: Any, now_ms: int) -> None:
     """Transactional IDs never expire (X-10)."""
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def ids_forgotten_too_early(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
+def ids_forgotten_too_early(original: Function, self: Any, state_manager: Any, metadata: Any, now_ms: int) -> None:
     """A transactional ID expires after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
-    original(self, shard, metadata, now_ms + early_ms)
+    original(self, state_manager, metadata, now_ms + early_ms)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def open_transactions_expire(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
+def open_transactions_expire(original: Function, self: Any, state_manager: Any, metadata: Any, now_ms: int) -> None:
     """An ID with an open transaction expires like an idle one, so the transaction is never ended (X-10)."""
     if metadata.current.state is TransactionState.ONGOING:
         metadata.current = metadata.current._replace(state=TransactionState.EMPTY, partitions={})
-    original(self, shard, metadata, now_ms)
+    original(self, state_manager, metadata, now_ms)
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------

@@ -35,13 +35,13 @@ VerificationCallback: TypeAlias = Callable[[Errors], None]
 class SupportedOperation(Enum):
     """The operation that a producer's version of Produce supports (Kafka's TransactionSupportedOperation)."""
 
-    VERIFY = "the transaction must have the partition; the producer does not know TRANSACTION_ABORTABLE"
-    VERIFY_ABORTABLE = "the same, and the producer knows it"
-    ADD = "the partition is added to the transaction: version 2 of transactions"
+    DEFAULT_ERROR = "the transaction must have the partition; the producer does not know TRANSACTION_ABORTABLE"
+    GENERIC_ERROR_SUPPORTED = "the same, and the producer knows it"
+    ADD_PARTITION = "the partition is added to the transaction: version 2 of transactions"
 
     @property
     def adds(self) -> bool:
-        return self is SupportedOperation.ADD
+        return self is SupportedOperation.ADD_PARTITION
 
 
 ABORTABLE_FROM = 11
@@ -51,8 +51,12 @@ ADDS_FROM = 12
 
 def operation_of_produce(api_version: int) -> SupportedOperation:
     if api_version >= ADDS_FROM:
-        return SupportedOperation.ADD
-    return SupportedOperation.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else SupportedOperation.VERIFY
+        return SupportedOperation.ADD_PARTITION
+    return (
+        SupportedOperation.GENERIC_ERROR_SUPPORTED
+        if api_version >= ABORTABLE_FROM
+        else SupportedOperation.DEFAULT_ERROR
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def error_for_producer(operation: SupportedOperation, error: Error) -> Error:
     """
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
-    if error is ErrorCode.transaction_abortable and operation is SupportedOperation.VERIFY:
+    if error is ErrorCode.transaction_abortable and operation is SupportedOperation.DEFAULT_ERROR:
         return ErrorCode.invalid_txn_state
     return error
 

@@ -158,18 +158,18 @@ class TransactionCoordinator:
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
-        shard = self._shards.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
+        state_manager = self._shards.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         # Decision transaction-coordinator-settled
-        if isinstance(shard, TransactionStateManager) and not shard.is_settled:
-            return client_error(ErrorCode.not_enough_replicas) if shard.lacks_replicas else _LOADING
-        return shard
+        if isinstance(state_manager, TransactionStateManager) and not state_manager.is_settled:
+            return client_error(ErrorCode.not_enough_replicas) if state_manager.lacks_replicas else _LOADING
+        return state_manager
 
     def find_metadata(self, transactional_id: str) -> TransactionMetadata | Error:
         """Return the state of the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
-        shard = self.find(transactional_id)
-        if isinstance(shard, Error):
-            return shard
-        return shard.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
+        state_manager = self.find(transactional_id)
+        if isinstance(state_manager, Error):
+            return state_manager
+        return state_manager.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
 
     def active(self) -> Sequence[TransactionStateManager]:
         """Return every loaded partition, by index."""
@@ -189,19 +189,19 @@ class TransactionCoordinator:
         """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
         ``find`` and of ``check_init_producer_id``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an
         abort came first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
-        shard = self.find(request.transactional_id)
+        state_manager = self.find(request.transactional_id)
         is_timeout_valid = 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms
         if request.transactional_id and not is_timeout_valid:
             respond(ErrorCode.invalid_transaction_timeout, NO_ID_AND_EPOCH)
-        elif isinstance(shard, Error):
-            respond(shard, NO_ID_AND_EPOCH)
-        elif request.transactional_id in shard.entries:
-            self._init_producer_id(shard, shard.entries[request.transactional_id], request, respond)
+        elif isinstance(state_manager, Error):
+            respond(state_manager, NO_ID_AND_EPOCH)
+        elif request.transactional_id in state_manager.entries:
+            self._init_producer_id(state_manager, state_manager.entries[request.transactional_id], request, respond)
         else:
-            self._generate_producer_id(shard, request, respond)
+            self._generate_producer_id(state_manager, request, respond)
 
     def _generate_producer_id(
-        self, shard: TransactionStateManager, request: InitRequest, respond: ProducerCallback
+        self, state_manager: TransactionStateManager, request: InitRequest, respond: ProducerCallback
     ) -> None:
         """Add a new transactional ID with a new producer ID. That may come in a later event, when another producer may
         have the transactional ID."""
@@ -210,22 +210,22 @@ class TransactionCoordinator:
             if isinstance(producer_id, Error):
                 respond(producer_id, NO_ID_AND_EPOCH)
                 return
-            if not shard.is_led:  # Decision producer-id-after-lost-partition
+            if not state_manager.is_led:  # Decision producer-id-after-lost-partition
                 respond(ErrorCode.not_coordinator, NO_ID_AND_EPOCH)
                 return
-            metadata = shard.entries.get(request.transactional_id)
+            metadata = state_manager.entries.get(request.transactional_id)
             if metadata is None:
                 now_ms = self._ports.now().wall_ms
-                metadata = shard.add(
+                metadata = state_manager.add(
                     TxnTransitMetadata(request.transactional_id, producer_id, request.timeout_ms, now_ms)
                 )
-            self._init_producer_id(shard, metadata, request, respond)
+            self._init_producer_id(state_manager, metadata, request, respond)
 
         self.producer_ids.generate(generated)
 
     def _init_producer_id(
         self,
-        shard: TransactionStateManager,
+        state_manager: TransactionStateManager,
         metadata: TransactionMetadata,
         request: InitRequest,
         respond: ProducerCallback,
@@ -236,14 +236,16 @@ class TransactionCoordinator:
         elif action_or_error is InitAction.AFTER_ABORT:  # Decision producer-init-ends-transaction
             # The client retries when the markers are written.
             self._completion.fence_and_abort(
-                shard, metadata, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH)
+                state_manager,
+                metadata,
+                lambda error: respond(error or ErrorCode.concurrent_transactions, NO_ID_AND_EPOCH),
             )
         else:
             transit = self._prepare_init_producer_id(metadata.current, request, action_or_error)
             if transit is None:
                 respond(NO_BLOCK, NO_ID_AND_EPOCH)
             else:
-                run_coroutine(self._append_producer(shard, metadata, transit, respond))
+                run_coroutine(self._append_producer(state_manager, metadata, transit, respond))
 
     def _prepare_init_producer_id(
         self, current: TxnTransitMetadata, request: InitRequest, action: InitAction
@@ -262,12 +264,12 @@ class TransactionCoordinator:
 
     async def _append_producer(
         self,
-        shard: TransactionStateManager,
+        state_manager: TransactionStateManager,
         metadata: TransactionMetadata,
         transit: TxnTransitMetadata,
         respond: ProducerCallback,
     ) -> None:
-        append = shard.append_transaction_to_log(metadata, transit)
+        append = state_manager.append_transaction_to_log(metadata, transit)
         error = await append.error
         respond(error, NO_ID_AND_EPOCH if error else _producer(transit))
         if await append.is_complete:
@@ -283,11 +285,11 @@ class TransactionCoordinator:
     def add_partitions(self, request: AddRequest, respond: ReplicatedCallback) -> None:
         """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
         and of ``check_add_partitions``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
-        shard = self.find(request.transactional_id)
-        if isinstance(shard, Error):
-            respond(shard)
+        state_manager = self.find(request.transactional_id)
+        if isinstance(state_manager, Error):
+            respond(state_manager)
             return
-        metadata = shard.entries.get(request.transactional_id)
+        metadata = state_manager.entries.get(request.transactional_id)
         if metadata is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
@@ -300,7 +302,7 @@ class TransactionCoordinator:
             transit = prepare_add_partitions(
                 metadata.current, request.partitions, request.client_version, self._ports.now().wall_ms
             )
-            shard.append_transaction_to_log(metadata, transit).error.add_done_callback(respond)
+            state_manager.append_transaction_to_log(metadata, transit).error.add_done_callback(respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
@@ -327,11 +329,11 @@ class TransactionCoordinator:
         nodes fail (X-3). The response to a client of version 2 has the producer ID and epoch for its next transaction.
         Errors: those of ``find`` and of ``check_end_transaction``, INVALID_PRODUCER_ID_MAPPING for an unknown ID,
         COORDINATOR_LOAD_IN_PROGRESS, and those of the log."""
-        shard = self.find(request.transactional_id)
-        if isinstance(shard, Error):
-            respond(shard, NO_ID_AND_EPOCH)
+        state_manager = self.find(request.transactional_id)
+        if isinstance(state_manager, Error):
+            respond(state_manager, NO_ID_AND_EPOCH)
             return
-        metadata = shard.entries.get(request.transactional_id)
+        metadata = state_manager.entries.get(request.transactional_id)
         if metadata is None:
             respond(ErrorCode.invalid_producer_id_mapping, NO_ID_AND_EPOCH)
             return
@@ -350,7 +352,9 @@ class TransactionCoordinator:
                 has_producer = returns_producer and not error
                 respond(error, _producer(prepare_complete(metadata.current, 0)) if has_producer else NO_ID_AND_EPOCH)
 
-            self._completion.end_transaction(shard, metadata, version, respond_when_prepared, commits=request.commits)
+            self._completion.end_transaction(
+                state_manager, metadata, version, respond_when_prepared, commits=request.commits
+            )
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -362,13 +366,13 @@ class TransactionCoordinator:
     def _feature_level(self) -> int:
         return transaction_version(self._image())
 
-    def new_playback(self, shard: TransactionStateManager) -> TransactionsPlayback:
-        return TransactionsPlayback(shard)
+    def new_playback(self, state_manager: TransactionStateManager) -> TransactionsPlayback:
+        return TransactionsPlayback(state_manager)
 
-    def loaded(self, shard: TransactionStateManager) -> None:
-        shard.when_settled(lambda: self._completion.resume(shard))
+    def loaded(self, state_manager: TransactionStateManager) -> None:
+        state_manager.when_settled(lambda: self._completion.resume(state_manager))
 
-    def unloaded(self, shard: TransactionStateManager) -> None:
+    def unloaded(self, state_manager: TransactionStateManager) -> None:
         """Do nothing: the log has failed all pending requests with NOT_COORDINATOR."""
 
 

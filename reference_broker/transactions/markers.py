@@ -131,12 +131,12 @@ class MarkerWriter:
         - NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, as a produce
           with acks=all. After the second and the third the marker is in the log, and a later one does no harm.
         """
-        run_slices(self._ports, self.writing(marker, partitions, written, Budget(LOOKUP_US_PER_SLICE)))
+        run_slices(self._ports, self.write_in_slices(marker, partitions, written, Budget(LOOKUP_US_PER_SLICE)))
 
-    def writing(
+    def write_in_slices(
         self, marker: Marker, partitions: Iterable[TopicPartition], written: MarkersWritten, budget: Budget
     ) -> Sliced[None]:
-        """Do what ``write`` does, for callers with several markers."""
+        """Do what ``write`` does, in slices, for callers with several markers."""
         errors: dict[TopicPartition, Error] = {}
         appended: list[tuple[Partition, int]] = []
         for key in partitions:

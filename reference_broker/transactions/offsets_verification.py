@@ -25,8 +25,12 @@ OFFSETS_ADD_FROM = 5
 
 def operation_of_offset_commit(api_version: int) -> SupportedOperation:
     if api_version >= OFFSETS_ADD_FROM:
-        return SupportedOperation.ADD
-    return SupportedOperation.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else SupportedOperation.VERIFY
+        return SupportedOperation.ADD_PARTITION
+    return (
+        SupportedOperation.GENERIC_ERROR_SUPPORTED
+        if api_version >= OFFSETS_ABORTABLE_FROM
+        else SupportedOperation.DEFAULT_ERROR
+    )
 
 
 OffsetsVerified: TypeAlias = Callable[[Error], object]

@@ -50,7 +50,7 @@ class TransactionCompletion:
 
     def end_transaction(
         self,
-        shard: TransactionStateManager,
+        state_manager: TransactionStateManager,
         metadata: TransactionMetadata,
         client_version: int,
         respond: Callable[[Error], None],
@@ -71,10 +71,10 @@ class TransactionCompletion:
             client_version=client_version,
             next_producer_id=next_id,
         )
-        run_coroutine(self._prepare_then_send_markers(shard, metadata, transit, respond))
+        run_coroutine(self._prepare_then_send_markers(state_manager, metadata, transit, respond))
 
     def fence_and_abort(
-        self, shard: TransactionStateManager, metadata: TransactionMetadata, respond: Callable[[Error], None]
+        self, state_manager: TransactionStateManager, metadata: TransactionMetadata, respond: Callable[[Error], None]
     ) -> None:
         """Abort an open transaction with an epoch that no producer has. Respond as ``end_transaction`` does."""
         version = transaction_version(self._image())
@@ -85,7 +85,7 @@ class TransactionCompletion:
         transit = prepare_fence_producer_epoch(
             metadata.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id
         )
-        run_coroutine(self._prepare_then_send_markers(shard, metadata, transit, respond))
+        run_coroutine(self._prepare_then_send_markers(state_manager, metadata, transit, respond))
 
     def _next_producer_id(self, current: TxnTransitMetadata, client_version: int) -> int | None:
         """Return the producer ID after this transaction, -1 where no new one is needed, or None while there is none."""
@@ -95,35 +95,35 @@ class TransactionCompletion:
 
     async def _prepare_then_send_markers(
         self,
-        shard: TransactionStateManager,
+        state_manager: TransactionStateManager,
         metadata: TransactionMetadata,
         transit: TxnTransitMetadata,
         respond: Callable[[Error], None],
     ) -> None:
-        append = shard.append_transaction_to_log(metadata, transit)
+        append = state_manager.append_transaction_to_log(metadata, transit)
         respond(await append.error)
         if await append.is_complete:
-            self._send_markers(shard, metadata)
+            self._send_markers(state_manager, metadata)
 
     # --- after a load -------------------------------------------------------------------------------------------------
 
-    def resume(self, shard: TransactionStateManager) -> None:
+    def resume(self, state_manager: TransactionStateManager) -> None:
         """Send the markers of the prepared transactions that were loaded."""
-        run_slices(self._ports, self._resume(shard))
+        run_slices(self._ports, self._resume(state_manager))
 
-    def _resume(self, shard: TransactionStateManager) -> Sliced[None]:
-        prepared = [each for each in shard.entries.values() if _is_prepared(each)]
+    def _resume(self, state_manager: TransactionStateManager) -> Sliced[None]:
+        prepared = [each for each in state_manager.entries.values() if _is_prepared(each)]
         for number, metadata in enumerate(prepared, 1):
-            if not shard.is_led:
+            if not state_manager.is_led:
                 return
             if _is_prepared(metadata):  # Decision transaction-ending-resumed
-                self._send_markers(shard, metadata)
+                self._send_markers(state_manager, metadata)
             if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     # --- the markers, and the completion ------------------------------------------------------------------------------
 
-    def _send_markers(self, shard: TransactionStateManager, metadata: TransactionMetadata) -> None:
+    def _send_markers(self, state_manager: TransactionStateManager, metadata: TransactionMetadata) -> None:
         """Send the markers, unless that has begun: a transaction that is prepared while the loaded ones are resumed
         comes here twice."""
         if metadata.is_sending_markers:
@@ -141,7 +141,7 @@ class TransactionCompletion:
         marker = Marker(
             producer_id=current.producer_id,
             producer_epoch=current.producer_epoch,
-            coordinator_epoch=shard.coordinator_epoch,
+            coordinator_epoch=state_manager.coordinator_epoch,
             is_commit=PREPARED[current.state],
             transaction_version=current.client_version,
         )
@@ -149,19 +149,19 @@ class TransactionCompletion:
             PendingCompleteTxn(
                 marker,
                 metadata.start_sending_markers(),
-                is_coordinated=lambda: shard.is_led and metadata.current is current,
-                complete=lambda: run_coroutine(self._write_completion(shard, metadata)),
+                is_coordinated=lambda: state_manager.is_led and metadata.current is current,
+                complete=lambda: run_coroutine(self._write_completion(state_manager, metadata)),
             )
         )
 
-    async def _write_completion(self, shard: TransactionStateManager, metadata: TransactionMetadata) -> None:
+    async def _write_completion(self, state_manager: TransactionStateManager, metadata: TransactionMetadata) -> None:
         """Write the complete state, since every partition has its marker. If its record is in the log already, it is
         replicated by itself; if not, it is written again."""
-        while shard.is_led:  # Decision transaction-completion-lost
+        while state_manager.is_led:  # Decision transaction-completion-lost
             transit = prepare_complete(metadata.current, self._ports.now().wall_ms)
-            error = await shard.append_transaction_to_log(metadata, transit).error
+            error = await state_manager.append_transaction_to_log(metadata, transit).error
             is_in_log = metadata.pending_state is not None
-            if not error or not shard.is_led or is_in_log:  # Decision transaction-completion-failed
+            if not error or not state_manager.is_led or is_in_log:  # Decision transaction-completion-failed
                 return
             self._unwritten.value += 1
             await pause(self._ports, COMPLETION_RETRY_US)

@@ -158,22 +158,24 @@ def _prepare_empty(current: TxnTransitMetadata, timeout_ms: int, now_ms: int, **
 def prepare_increment_producer_epoch(
     current: TxnTransitMetadata, timeout_ms: int, now_ms: int, *, by_current_producer: bool
 ) -> TxnTransitMetadata:
-    """Return the ID with the next epoch, which fences all earlier ones. ``by_current_producer``: the request names the
-    producer that has the ID (KIP-360)."""
+    """Return the next state: the ID with the next epoch, which fences all earlier ones.
+
+    ``by_current_producer``: the request names the producer that has the ID (KIP-360).
+    """
     last = current.producer_epoch if by_current_producer else NO_PRODUCER_EPOCH
     epoch = current.producer_epoch + 1
     return _prepare_empty(current, timeout_ms, now_ms, producer_epoch=epoch, last_producer_epoch=last)
 
 
 def prepare_same_producer_epoch(current: TxnTransitMetadata, timeout_ms: int, now_ms: int) -> TxnTransitMetadata:
-    """Return the ID with the epoch that its producer has and requested again."""
+    """Return the next state: the ID with the epoch that its producer has and requested again."""
     return _prepare_empty(current, timeout_ms, now_ms)
 
 
 def prepare_producer_id_rotation(
     current: TxnTransitMetadata, producer_id: int, timeout_ms: int, now_ms: int, *, by_current_producer: bool
 ) -> TxnTransitMetadata:
-    """Return the ID with a new producer ID, because the epochs of the former one are used up."""
+    """Return the next state: the ID with a new producer ID, because the epochs of the former one are used up."""
     last = current.producer_epoch if by_current_producer else NO_PRODUCER_EPOCH
     return _prepare_empty(
         current, timeout_ms, now_ms, producer_id=producer_id, producer_epoch=0, last_producer_epoch=last
@@ -183,7 +185,7 @@ def prepare_producer_id_rotation(
 def prepare_add_partitions(
     current: TxnTransitMetadata, partitions: Collection[TopicPartition], client_version: int, now_ms: int
 ) -> TxnTransitMetadata:
-    """Return the ID with these partitions in its transaction, which begins with the first ones."""
+    """Return the next state: the ID with these partitions in its transaction, which begins with the first ones."""
     is_ongoing = current.state is TransactionState.ONGOING
     return _prepare_transition_to(
         current,
@@ -203,9 +205,11 @@ def prepare_abort_or_commit(
     client_version: int,
     next_producer_id: int = NO_PRODUCER_ID,
 ) -> TxnTransitMetadata:
-    """Return the ID with its transaction committed or aborted. For clients of version 2 the epoch is raised, and
-    ``next_producer_id`` replaces a producer ID whose epochs are used up. An abort without a transaction begins and ends
-    one."""
+    """Return the next state: the ID with its transaction committed or aborted.
+
+    For clients of version 2 the epoch is raised, and ``next_producer_id`` replaces a producer ID whose epochs are used
+    up. An abort without a transaction begins and ends one.
+    """
     state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
     is_open = current.state in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
     changes: dict[str, Any] = {}
@@ -226,9 +230,11 @@ def prepare_abort_or_commit(
 def prepare_fence_producer_epoch(
     current: TxnTransitMetadata, now_ms: int, *, version: int, next_producer_id: int = NO_PRODUCER_ID
 ) -> TxnTransitMetadata:
-    """Return the ID with its transaction aborted and an epoch that no producer has, because the transaction is too old
-    (X-7) or another producer takes the ID (X-1). ``version`` is the finalized ``transaction.version``. From 2 on the
-    abort itself raises the epoch."""
+    """Return the next state: the ID with its transaction aborted and an epoch that no producer has.
+
+    The reason is that the transaction is too old (X-7), or that another producer takes the ID (X-1). ``version`` is the
+    finalized ``transaction.version``. From 2 on the abort itself raises the epoch.
+    """
     assert current.state in VALID_PREVIOUS_STATES[TransactionState.PREPARE_EPOCH_FENCE], (
         f"{current.transactional_id} is {current.state.value} and cannot be fenced"
     )
@@ -243,8 +249,10 @@ def prepare_fence_producer_epoch(
 
 
 def prepare_complete(current: TxnTransitMetadata, now_ms: int) -> TxnTransitMetadata:
-    """Return the ID with its transaction complete, since every partition has its marker. ``last_producer_epoch`` stays
-    the last epoch that the client has."""
+    """Return the next state: the ID with its transaction complete, since every partition has its marker.
+
+    ``last_producer_epoch`` stays the last epoch that the client has.
+    """
     state = TransactionState.COMPLETE_COMMIT if PREPARED[current.state] else TransactionState.COMPLETE_ABORT
     changes = {}
     if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:  # Decision completed-with-new-id
@@ -255,7 +263,7 @@ def prepare_complete(current: TxnTransitMetadata, now_ms: int) -> TxnTransitMeta
 
 
 def prepare_dead(current: TxnTransitMetadata, now_ms: int) -> TxnTransitMetadata:
-    """Return the ID as expired (X-10)."""
+    """Return the next state: the ID is expired (X-10)."""
     return _prepare_transition_to(current, TransactionState.DEAD, now_ms, partitions=_NO_PARTITIONS)
 
 
@@ -302,12 +310,12 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class InitAction(Enum):
-    """The action for InitProducerId with a transactional ID. The value completes "the producer gets it ..."."""
+    """The action for InitProducerId with a transactional ID. The value is for people."""
 
-    NEXT_EPOCH = "with the next epoch"
-    SAME_EPOCH = "with the epoch that it has, since the response was lost"
-    NEW_PRODUCER_ID = "with a new producer ID"
-    AFTER_ABORT = "after the open transaction is aborted"
+    NEXT_EPOCH = "the producer gets the ID with the next epoch"
+    SAME_EPOCH = "the producer gets the epoch that it has, since the response was lost"
+    NEW_PRODUCER_ID = "the producer gets a new producer ID"
+    AFTER_ABORT = "the open transaction is aborted first, and the producer must retry"
 
 
 class AddAction(Enum):

@@ -231,7 +231,7 @@ class TransactionStateManager(CoordinatorShard):
 class TransactionsPlayback:
     """Implements ``coordination.coordinator_shards.Playback``."""
 
-    shard: TransactionStateManager
+    state_manager: TransactionStateManager
     _values: dict[str, bytes] = field(default_factory=dict)
     """The last value of each transactional ID."""
 
@@ -255,10 +255,10 @@ class TransactionsPlayback:
                 continue
             # Decision restored-transaction
             without_marker = dict(transaction.partitions) if transaction.state in PREPARED else {}
-            self.shard.entries[transactional_id] = TransactionMetadata(
+            self.state_manager.entries[transactional_id] = TransactionMetadata(
                 transaction, partitions_without_marker=without_marker
             )
-            self.shard.schedule_checks(transaction)
+            self.state_manager.schedule_checks(transaction)
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 

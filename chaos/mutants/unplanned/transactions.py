@@ -35,28 +35,28 @@ def unknown_partition_taken_for_deleted(
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.loaded")
-def resumed_before_replicated(original: Function, self: Any, shard: Any) -> None:
+def resumed_before_replicated(original: Function, self: Any, state_manager: Any) -> None:
     """A coordinator that takes over sends the markers of decisions that it loaded before they are replicated. The next
     one may lack them, and decide otherwise (X-2, X-3)."""
-    self._completion.resume(shard)
+    self._completion.resume(state_manager)
 
 
 @mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
-def timeout_not_scheduled_again(original: Function, self: Any, shard: Any, metadata: Any, now_ms: int) -> None:
+def timeout_not_scheduled_again(original: Function, self: Any, state_manager: Any, metadata: Any, now_ms: int) -> None:
     """A transaction that is not due when its ID is checked is not checked again. The check may have been scheduled for
     the ID's transaction before that (X-7)."""
     current = metadata.current
     is_due = current.started_ms + current.timeout_ms + 1 <= now_ms
     if current.state is not TransactionState.ONGOING or (is_due and not metadata.pending_transition_in_progress):
-        original(self, shard, metadata, now_ms)
+        original(self, state_manager, metadata, now_ms)
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._write_completion")
-async def completion_not_repeated(original: Function, self: Any, shard: Any, metadata: Any) -> None:
+async def completion_not_repeated(original: Function, self: Any, state_manager: Any, metadata: Any) -> None:
     """A completion that could not be written, for want of replicas in sync, is not retried, and the transactional
     ID stays busy (X-3)."""
-    if shard.is_led:
-        shard.append_transaction_to_log(metadata, prepare_complete(metadata.current, self._ports.now().wall_ms))
+    if state_manager.is_led:
+        state_manager.append_transaction_to_log(metadata, prepare_complete(metadata.current, self._ports.now().wall_ms))
 
 
 @mutant("reference_broker.transactions.transaction_state_manager:TransactionStateManager._complete_late")

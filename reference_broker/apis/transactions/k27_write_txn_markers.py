@@ -49,7 +49,7 @@ def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxn
         work = Budget(LOOKUP_US_PER_SLICE)
         for requested in body.markers:
             written = callback(call, when_written(requested))
-            yield from broker.markers.writing(_marker(requested), _partitions(requested), written, work)
+            yield from broker.markers.write_in_slices(_marker(requested), _partitions(requested), written, work)
             if work.spend(UNITS_PER_NAME):
                 yield
 

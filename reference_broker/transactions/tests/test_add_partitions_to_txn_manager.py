@@ -62,7 +62,7 @@ class VerifierWorld:
         leader: int = 2,
         number: int = 0,
         epoch: int = 0,
-        operation: SupportedOperation = SupportedOperation.VERIFY_ABORTABLE,
+        operation: SupportedOperation = SupportedOperation.GENERIC_ERROR_SUPPORTED,
     ) -> list[dict[tuple[str, int], Error]]:
         results: list[dict[tuple[str, int], Error]] = []
         request = VerificationRequest(self.id_of(leader, number), 7, epoch, partitions or (A,), operation)
@@ -90,7 +90,7 @@ def test_request_names_transaction_and_partitions(world: VerifierWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "verifies"), [(SupportedOperation.VERIFY, True), (SupportedOperation.ADD, False)]
+    ("operation", "verifies"), [(SupportedOperation.DEFAULT_ERROR, True), (SupportedOperation.ADD_PARTITION, False)]
 )
 def test_operation_selects_verify_only(world: VerifierWorld, operation: SupportedOperation, verifies: bool) -> None:
     results = world.verify(operation=operation)
@@ -202,9 +202,9 @@ def test_partition_missing_in_response_returns_network_exception(world: Verifier
 @pytest.mark.parametrize(
     ("operation", "error", "returned"),
     [
-        (SupportedOperation.VERIFY, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
-        (SupportedOperation.VERIFY_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
-        (SupportedOperation.ADD, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (SupportedOperation.DEFAULT_ERROR, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (SupportedOperation.GENERIC_ERROR_SUPPORTED, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (SupportedOperation.ADD_PARTITION, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
         *[(operation, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch) for operation in SupportedOperation],
         *[
             (operation, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping)
@@ -245,9 +245,9 @@ def test_concurrent_transactions_is_returned_only_for_add() -> None:
 
 def test_produce_version_selects_operation() -> None:
     assert [operation_of_produce(version) for version in (3, 10, 11, 12, 13)] == [
-        *[SupportedOperation.VERIFY] * 2,
-        SupportedOperation.VERIFY_ABORTABLE,
-        *[SupportedOperation.ADD] * 2,
+        *[SupportedOperation.DEFAULT_ERROR] * 2,
+        SupportedOperation.GENERIC_ERROR_SUPPORTED,
+        *[SupportedOperation.ADD_PARTITION] * 2,
     ]
 
 
@@ -289,7 +289,7 @@ def test_transactional_id_too_long_for_record_is_rejected_at_once(world: Verifie
     """A client may send an ID of a MiB, whose hash takes some 60 ms."""
     results: list[dict[tuple[str, int], Error]] = []
     for length in (MAX_TEXT_BYTES + 1, MAX_TEXT_BYTES):
-        request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)
+        request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD_PARTITION)
         world.verifier.verify(request, results.append)
     assert results == [{A: ErrorCode.invalid_request}]
     assert len(world.link.requests) == 1, "the longest ID that a record can hold is verified"

@@ -74,7 +74,7 @@ def loaded_transactions_never_time_out(original: Function, self: Any, skipped: A
     """A coordinator that takes over does not schedule the timeouts of the transactions that it loads, which hold back
     the last stable offset if their producers are gone (X-7)."""
     yield from original(self, skipped)
-    self.shard.timeouts = DueTimes()
+    self.state_manager.timeouts = DueTimes()
 
 
 # --- transactions that end --------------------------------------------------------------------------------------------
@@ -101,16 +101,16 @@ def epoch_not_raised_by_end(
 
 
 @mutant(f"{COMPLETION}:TransactionCompletion._resume")
-def prepared_aborts_not_resumed(original: Function, self: Any, shard: Any) -> Sliced[None]:
+def prepared_aborts_not_resumed(original: Function, self: Any, state_manager: Any) -> Sliced[None]:
     """A coordinator that takes over sends the markers of prepared commits only. Prepared aborts keep their transactions
     open (X-3)."""
-    prepared = [entry for entry in shard.entries.values() if entry.pending_state is None]
+    prepared = [entry for entry in state_manager.entries.values() if entry.pending_state is None]
     commits = [entry for entry in prepared if PREPARED.get(entry.current.state)]
     for number, metadata in enumerate(commits, 1):
-        if not shard.is_led:
+        if not state_manager.is_led:
             return
         if metadata.current.state in PREPARED and metadata.pending_state is None:
-            self._send_markers(shard, metadata)
+            self._send_markers(state_manager, metadata)
         if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
             yield
 
