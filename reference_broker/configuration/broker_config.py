@@ -192,7 +192,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
     message_max_bytes: int = default_of("max.message.bytes")
     min_incremental_fetch_session_eviction_ms: int = setting(
         120_000,
-        "Idle time, or age, from which a fetch session may be evicted, in ms.",
+        "Idle time, or age, from which a fetch session of the first revision may be evicted, in ms; final: 120,000.",
         kind=Kind.LONG,
         at_least=0,
     )

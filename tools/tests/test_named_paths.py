@@ -115,6 +115,13 @@ def test_files_on_the_page_of_classes_of_kafka_exist() -> None:
     assert [path for path in paths if not (BROKER / path).exists()] == []
 
 
+def test_remarks_on_classes_of_kafka_name_code_that_exists() -> None:
+    remarks = re.findall(r"^\| `[^|]+\|[^|]*\|([^|]*)\|", KAFKA_CLASSES.read_text(), re.MULTILINE)
+    names = {name for remark in remarks for name in quoted(remark) if re.fullmatch(r"\w+", name)}
+    assert "ControllerWriteOperation" in names
+    assert sorted(names - names_in_code()) == []
+
+
 @pytest.mark.parametrize("step", steps(), ids=lambda step: " ".join(quoted(step)[:2]))
 def test_functions_of_a_journey_are_in_its_files(step: str) -> None:
     files = [name for name in quoted(step) if name.endswith(".py")]
