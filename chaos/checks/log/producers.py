@@ -359,6 +359,7 @@ class SequencesFollow(ProducerCheck):
     Batches that a coordinator writes for a producer have no sequence (-1).
 
     Physical: a follower copies what the leader's cleaner has left, so in a compacted topic a sequence may skip others.
+    It copies without a check of its own, so a producer may also have expired by the clock of the node that led.
     """
 
     guarantee = "duplicate"
@@ -376,7 +377,10 @@ class SequencesFollow(ProducerCheck):
         self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
     ) -> None:
         self.evidence += 1
-        wrong = _wrong_step(producers, known, batch)
+        is_idle = batch.producer_id in producers.idle
+        wrong = _wrong_step(producers, known, batch, is_idle)
+        if wrong and not is_idle and self._was_idle_on_leader(producers, known, batch):
+            wrong = _wrong_step(producers, known, batch, True)
         if wrong:
             self.violated(
                 at_us,
@@ -408,6 +412,18 @@ class SequencesFollow(ProducerCheck):
 
     def _is_of(self, node_id: int, producers: LogProducers) -> bool:
         return self.producers.logs.get((node_id, producers.log.directory)) is producers
+
+    def _was_idle_on_leader(self, producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch) -> bool:
+        """Return whether a producer may have expired on the node that appended its batch as the leader (P-7)."""
+        if known is None or known.open_from >= 0:
+            return False
+        directory = producers.log.directory
+        leaders = self.context.replicas.leaders.get((directory, batch.leader_epoch), ())
+        logs = {leader: self.producers.logs.get((leader, directory)) for leader in leaders}
+        return any(
+            led is not None and known.timestamp_ms <= self.producers.idle_ms(leader, led.log)
+            for leader, led in logs.items()
+        )
 
     def _acknowledged(
         self, at_us: int, node: "Node", topic: ProduceTopicResponse, response: ProducePartitionResponse, sent: _Sent
@@ -509,10 +525,11 @@ class AcksReplicated(Check):
             )
 
 
-def _wrong_step(producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch) -> str:
-    """Return what makes a batch one that cannot follow on what the log knows of its producer."""
+def _wrong_step(producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch, is_idle: bool) -> str:
+    """Return what makes a batch one that cannot follow on what the log knows of its producer. ``is_idle`` means that
+    the producer may have expired."""
     log, epoch, first = producers.log, batch.epoch, batch.first_sequence
-    is_sure = batch.producer_id not in producers.idle and (known is not None or producers.known_from == 0)
+    is_sure = not is_idle and (known is not None or producers.known_from == 0)
     if known is not None and is_sure and epoch < known.epoch:
         return f"epoch {epoch}, after epoch {known.epoch}"
     if batch.commits is not None:

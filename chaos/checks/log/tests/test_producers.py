@@ -192,6 +192,30 @@ def test_sequence_0_follows_the_last_one_and_a_smaller_epoch_follows_none() -> N
 
 
 @pytest.mark.parametrize(
+    ("led_by", "fast_ms", "sequence", "broken"),
+    [
+        (2, 1, 0, []),
+        (2, 0, 0, ["duplicate"]),  # The producer was alive by the leader's clock, too.
+        (3, 1, 0, ["duplicate"]),  # The fast clock is not the leader's.
+        (2, 1, 5, ["duplicate"]),  # An unknown producer begins at 0.
+    ],
+)
+def test_follower_copies_what_follows_an_expiration_by_the_clock_of_the_leader(
+    led_by: int, fast_ms: int, sequence: int, broken: list[str]
+) -> None:
+    follower, leader = (written(producer_id_expiration_ms=HOUR_MS, unknown_producer_id_policy="reject") for _ in "12")
+    view = follower.context.producers
+    follower.view.leaders["t-0", 0].add(led_by)
+    for node_id in (2, 3):
+        view.logs[node_id, "t-0"] = leader.context.producers.logs[1, "t-0"]
+        view.wall_ms[node_id] = START_MS
+    view.wall_ms[2] = START_MS + HOUR_MS - 1 + fast_ms
+    follower.ms += HOUR_MS - 1
+    follower.data(7, sequence, transactional=False, origin=BatchOrigin.BROKER)
+    assert follower.looked() == broken
+
+
+@pytest.mark.parametrize(
     ("epoch", "coordinator", "broken"), [(1, 3, []), (1, 4, []), (1, 2, ["duplicate"]), (0, 3, ["duplicate"])]
 )
 def test_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordinator: int, broken: list[str]) -> None:
