@@ -150,9 +150,9 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._write_transaction")
-def markers_omitted(original: Function, self: Any, change: Any, batches: Any) -> Generator[None, None, None]:
-    """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
-    yield from self._write_separately(change, batches)
+def markers_omitted(original: Function, self: Any, event: Any, batches: Any) -> Generator[None, None, None]:
+    """A event that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
+    yield from self._write_separately(event, batches)
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")

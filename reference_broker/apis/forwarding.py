@@ -26,16 +26,18 @@ def comes_from_node(broker: Broker, call: Call) -> bool:
     return is_registered_node(call.client_id, broker.loader.image)
 
 
-def forward_or_propose(
+def forward_or_append(
     broker: Broker,
     call: Call,
     api_key: int,
     body: object,
-    change: ControllerWriteOperation[OutcomeT],
+    operation: ControllerWriteOperation[OutcomeT],
     response_of: Callable[[OutcomeT], object],
     completed: Callable[[object], object] = lambda response: response,
 ) -> None:
-    """Make the change that the client requests, if this node is the active controller or knows no other node that is.
+    """Append the operation that the client requests if this node is the active controller or knows no other node that
+    is. A request that a node sent is never forwarded, so it is appended here, too.
+
     ``response_of`` turns the outcome into the response.
 
     Otherwise the request is forwarded to the active controller, in the client's version, and its response goes to the
@@ -52,7 +54,7 @@ def forward_or_propose(
     leader_id = controller.leader_id
     # Decision metadata-change-forwarded
     if controller.is_active or leader_id in (-1, broker.node_id) or comes_from_node(broker, call):
-        controller.append_write_event(change, respond)
+        controller.append_write_event(operation, respond)
         return
     broker.ports.send(
         leader_id,
@@ -62,5 +64,5 @@ def forward_or_propose(
         body,
         broker.config.controller_quorum_request_timeout_ms,
         callback(call, lambda response: call.respond(completed(response))),
-        lambda: respond(change.outcome(NOT_CONTROLLER)),
+        lambda: respond(operation.outcome(NOT_CONTROLLER)),
     )

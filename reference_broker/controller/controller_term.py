@@ -1,4 +1,6 @@
-"""A controller term (Kafka's QuorumController): one period in which this node is the active controller.
+"""A controller term: one period in which this node is the active controller.
+
+It is the part of Kafka's QuorumController between claim() and renounce().
 
 Changes are planned, written and completed in turn. When leadership is lost, each pending change gets NOT_CONTROLLER.
 
@@ -11,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation_records import ActivationRecords
@@ -20,8 +22,8 @@ from reference_broker.controller.record_batches import (
     ChangeBatches,
     ChangeTooLarge,
     encode_batches,
-    planned,
-    replayed,
+    replay_batch,
+    run_plan,
 )
 from reference_broker.controller.write_operations import ApiError, Completed, ControllerWriteEvent
 from reference_broker.metadata.delta import MetadataDelta
@@ -76,6 +78,13 @@ class Leadership(Protocol):
         ...
 
 
+class InFlight(NamedTuple):
+    """A change that is written and not published yet."""
+
+    last_offset: int
+    completed: Completed
+
+
 class _TermOver(Exception):  # noqa: N818 - not an error: all callbacks have been called
     """Leadership was lost inside an append."""
 
@@ -100,8 +109,8 @@ class ControllerTerm:
     _queue: deque[ControllerWriteEvent] = field(default_factory=deque)
     _current: ControllerWriteEvent | None = None
     """The change that is planned or written now."""
-    _in_flight: deque[tuple[int, Completed]] = field(default_factory=deque)
-    """(last offset, callback) of each change that is written and not published yet, in the order of offsets."""
+    _in_flight: deque[InFlight] = field(default_factory=deque)
+    """In the order of offsets."""
     _work: Sliced[None] | None = None
     """The generator that writes the first records and then the queue, None if there is nothing to write."""
     _is_running: bool = False
@@ -114,27 +123,28 @@ class ControllerTerm:
         self._work = self._write_first_records(first)
         self._run_slice()
 
-    def enqueue(self, change: ControllerWriteEvent) -> None:
-        """Queue a change. It begins at once if nothing else is being worked on."""
-        self._queue.append(change)
+    def enqueue(self, event: ControllerWriteEvent) -> None:
+        """Queue a change. It starts at once if nothing else is being worked on."""
+        self._queue.append(event)
         if not self._is_running and self._timer is None:
             self._run_slice()
 
     def complete_published(self) -> None:
         """Complete the changes whose last record is published here (Kafka's DeferredEventQueue.completeUpTo)."""
         published_offset = self._loader.image.provenance.offset
-        while self._in_flight and self._in_flight[0][0] <= published_offset:  # Decision metadata-change-published
-            self._in_flight.popleft()[1](None)
+        # Decision metadata-change-published
+        while self._in_flight and self._in_flight[0].last_offset <= published_offset:
+            self._in_flight.popleft().completed(None)
 
     def end(self) -> list[Completed]:
         """Stop writing. Returns the callbacks of all pending changes, in their order."""
         self._is_over = True
         if self._timer is not None:
             self._node.ports.cancel_timer(self._timer)
-        waiting = [completed for _, completed in self._in_flight]
+        waiting = [each.completed for each in self._in_flight]
         if self._current is not None:  # Decision controller-ends-in-change
             waiting.append(self._current.completed)
-        waiting += (change.completed for change in self._queue)
+        waiting += (event.completed for event in self._queue)
         self._in_flight.clear()
         self._queue.clear()
         self._current = None
@@ -186,38 +196,38 @@ class ControllerTerm:
             self._current = self._queue.popleft()
             yield from self._plan_and_write(self._current)
 
-    def _plan_and_write(self, change: ControllerWriteEvent) -> Sliced[None]:
+    def _plan_and_write(self, event: ControllerWriteEvent) -> Sliced[None]:
         try:
-            records = yield from planned(change.plan)
+            records = yield from run_plan(event.plan)
             batches = yield from encode_batches(
                 records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.budget
             )
         except ChangeTooLarge as refused:
-            self._refuse(change, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
+            self._refuse(event, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
             return
         except Exception as bug:  # Nothing is written, and the plan changed nothing that others rely on.
-            change.on_bug(change.name, bug)
-            self._refuse(change, ErrorCode.unknown_server_error, "The change could not be planned.")
+            event.on_bug(event.name, bug)
+            self._refuse(event, ErrorCode.unknown_server_error, "The change could not be planned.")
             return
         if not batches.batches:
-            self._written(change, self._in_flight[-1][0] if self._in_flight else -1)
-        elif len(batches.batches) == 1 and not change.as_transaction:  # Decision metadata-change-fits-batch
-            self._write_batch(change, batches)
+            self._written(event, self._in_flight[-1].last_offset if self._in_flight else -1)
+        elif len(batches.batches) == 1 and not event.as_transaction:  # Decision metadata-change-fits-batch
+            self._write_batch(event, batches)
         # Decision metadata-change-in-transaction
-        elif allows_transactions(metadata_version(self.latest)) or change.as_transaction:
-            yield from self._write_transaction(change, batches)
-        elif change.atomic:  # Decision metadata-change-too-large
-            self._refuse(change, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
+        elif allows_transactions(metadata_version(self.latest)) or event.as_transaction:
+            yield from self._write_transaction(event, batches)
+        elif event.atomic:  # Decision metadata-change-too-large
+            self._refuse(event, ErrorCode.policy_violation, _no_transactions(batches, self.latest))
         else:
-            yield from self._write_separately(change, batches)
+            yield from self._write_separately(event, batches)
 
-    def _write_batch(self, change: ControllerWriteEvent, batches: ChangeBatches) -> None:
+    def _write_batch(self, event: ControllerWriteEvent, batches: ChangeBatches) -> None:
         try:  # Decision metadata-change-written
             last_offset = self._write_one(batches.batches[0], batches.delta)
         except DiskError as failure:
-            self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
+            self._refuse(event, ErrorCode.kafka_storage_error, str(failure))
         else:
-            self._written(change, last_offset)
+            self._written(event, last_offset)
 
     def _write_one(self, batch: ChangeBatch, delta: MetadataDelta) -> int:
         """Write a change of one batch, which ``delta`` has replayed, and return its last offset. After a DiskError
@@ -227,7 +237,7 @@ class ControllerTerm:
         self.latest = image.at(last)
         return last.offset
 
-    def _write_transaction(self, change: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
+    def _write_transaction(self, event: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
         """Append one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
         resigns: the next leader writes the Abort."""
         of = len(batches.batches)
@@ -236,7 +246,7 @@ class ControllerTerm:
         yield
         self._loader.expect(self._loader.end_offset, of)
         try:  # Decision metadata-transaction-written
-            self._append([encode(BeginTransactionRecord(name=change.name))], AppendKind.BEGIN, 0, of)
+            self._append([encode(BeginTransactionRecord(name=event.name))], AppendKind.BEGIN, 0, of)
             for number, batch in enumerate(batches.batches, 1):
                 yield
                 self._append(batch.values, AppendKind.BATCH, number, of)
@@ -244,12 +254,12 @@ class ControllerTerm:
             last = self._append([encode(EndTransactionRecord())], AppendKind.END, of, of)
         except DiskError as failure:
             refused = self._aborted(of) if self.in_transaction else None
-            self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
+            self._refuse(event, ErrorCode.kafka_storage_error, str(failure))
             if refused is not None:  # Decision metadata-abort-refused
                 self._resign_in_transaction(refused)
             return
         self.latest = image.at(last)
-        self._written(change, last.offset)
+        self._written(event, last.offset)
 
     def _aborted(self, of: int) -> DiskError | None:
         """Write an Abort. Returns the failure if the disk refuses it."""
@@ -265,7 +275,7 @@ class ControllerTerm:
         if not self._is_over:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
-    def _write_separately(self, change: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
+    def _write_separately(self, event: ControllerWriteEvent, batches: ChangeBatches) -> Sliced[None]:
         """Write each batch as a change of its own, where the metadata.version has no transactions (T-2).
 
         Only changes that need not be atomic come here: those caused by brokers and timers, where each record is right
@@ -275,14 +285,14 @@ class ControllerTerm:
         last_offset = -1
         for batch in batches.batches:
             delta = MetadataDelta(self.latest)
-            yield from replayed(batch, delta, self.budget)
+            yield from replay_batch(batch, delta, self.budget)
             try:
                 last_offset = self._write_one(batch, delta)
             except DiskError as failure:
-                self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
+                self._refuse(event, ErrorCode.kafka_storage_error, str(failure))
                 return
             yield
-        self._written(change, last_offset)
+        self._written(event, last_offset)
 
     def _append(self, values: Sequence[bytes], kind: AppendKind, number: int, of: int) -> Provenance:
         """Raise DiskError if nothing was written, and _TermOver if leadership is lost."""
@@ -308,18 +318,18 @@ class ControllerTerm:
         )
         return last
 
-    def _written(self, change: ControllerWriteEvent, last_offset: int) -> None:
+    def _written(self, event: ControllerWriteEvent, last_offset: int) -> None:
         self._current = None
-        assert not self._in_flight or self._in_flight[-1][0] <= last_offset, (
-            f"a change ({change.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
-            f"{self._in_flight[-1][0]}: they would be completed out of order"
+        assert not self._in_flight or self._in_flight[-1].last_offset <= last_offset, (
+            f"a change ({event.name}) ends at offset {last_offset}, before the change ahead of it, which ends at "
+            f"{self._in_flight[-1].last_offset}: they would be completed out of order"
         )
-        self._in_flight.append((last_offset, change.completed))
+        self._in_flight.append(InFlight(last_offset, event.completed))
         self.complete_published()
 
-    def _refuse(self, change: ControllerWriteEvent, error: ErrorCode, why: str) -> None:
+    def _refuse(self, event: ControllerWriteEvent, error: ErrorCode, why: str) -> None:
         self._current = None
-        change.completed(ApiError(error, why))
+        event.completed(ApiError(error, why))
 
 
 _TOO_LARGE = "Unable to perform excessively large batch operation"

@@ -50,7 +50,7 @@ class ChangeBatches:
     """The number of records in all batches."""
 
 
-def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
+def run_plan(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
     """Run a plan whose turn has come, and return its records."""
     records = plan()
     if isinstance(records, Generator):
@@ -87,7 +87,7 @@ def encode_batches(
     return cut
 
 
-def replayed(batch: ChangeBatch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:
+def replay_batch(batch: ChangeBatch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:
     """Replay one batch of a cut on ``delta``. Raise MetadataFault for a record that cannot follow."""
     for record in batch.records:
         replay(delta, record)

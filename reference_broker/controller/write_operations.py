@@ -142,7 +142,7 @@ class ActiveController(Protocol):
     def serve_locally(self) -> ServeLocally: ...
     def append_write_event(
         self,
-        change: ControllerWriteOperation[OutcomeT],
+        operation: ControllerWriteOperation[OutcomeT],
         completed: Callable[[OutcomeT], None],
         on_bug: OnBug | None = None,
     ) -> None: ...

@@ -21,12 +21,12 @@ BROADCAST = "reference_broker.controller.metadata_broadcast:MetadataBroadcast"
 
 @mutant(f"{TERM}._write_transaction")
 def judged_by_unfinished_transaction(
-    original: Function, self: Any, change: Any, batches: Any
+    original: Function, self: Any, event: Any, batches: Any
 ) -> Generator[None, None, None]:
     """The controller takes a transaction's records for written when it begins. If the disk fails and it is aborted, the
     next changes are judged by records that do not exist (T-8)."""
     self.latest = batches.delta.build(self.latest.provenance)
-    yield from original(self, change, batches)
+    yield from original(self, event, batches)
 
 
 @mutant("reference_broker.metadata.loader:MetadataBatchLoader._mark")
@@ -72,11 +72,11 @@ def pending_after_refusal(
 
 
 @mutant(f"{TERM}._plan_and_write")
-def atomic_change_in_several_batches(original: Function, self: Any, change: Any) -> Generator[None, None, None]:
+def atomic_change_in_several_batches(original: Function, self: Any, event: Any) -> Generator[None, None, None]:
     """Where the metadata.version has no transactions, a change that must be atomic is written in several batches, and
     not refused (T-2)."""
-    change.atomic = False
-    yield from original(self, change)
+    event.atomic = False
+    yield from original(self, event)
 
 
 @mutant("reference_broker.metadata.delta:MetadataDelta.remove_topic")

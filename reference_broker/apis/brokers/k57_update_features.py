@@ -21,7 +21,7 @@ from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, NOT_CONTROLLER, ApiError, error_fields
 from reference_broker.controller.planning.feature_updates import FeatureUpdates, RequestedLevel
@@ -37,7 +37,7 @@ def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
         RequestedLevel(feature_update.feature, feature_update.max_version_level, feature_update.upgrade_type)
         for feature_update in body.feature_updates
     ]
-    forward_or_propose(
+    forward_or_append(
         broker,
         call,
         ApiKey.UPDATE_FEATURES,

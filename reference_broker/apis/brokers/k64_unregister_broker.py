@@ -12,7 +12,7 @@ from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.brokers import Unregistration
@@ -21,12 +21,12 @@ from reference_broker.wire.apis import ApiKey
 
 def handle(broker: Broker, call: Call, body: UnregisterBrokerRequest) -> None:
     """Respond once the removal is committed and published here."""
-    change = Unregistration(body.broker_id, broker.controller.heartbeats)
+    operation = Unregistration(body.broker_id, broker.controller.heartbeats)
 
     def response_of(refusal: ApiError | None) -> UnregisterBrokerResponse:
         return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, **error_fields(refusal))
 
-    forward_or_propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, response_of)
+    forward_or_append(broker, call, ApiKey.UNREGISTER_BROKER, body, operation, response_of)
 
 
 API = Api.of(UnregisterBrokerRequest, handle)

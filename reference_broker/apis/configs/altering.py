@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import comes_from_node, forward_or_propose
+from reference_broker.apis.forwarding import comes_from_node, forward_or_append
 from reference_broker.apis.responses import ApiError
 from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, RequestedConfigs
 from reference_broker.metadata.image import BROKER_RESOURCE
@@ -64,8 +64,8 @@ def alter(
     if len(accepted) == 0 < len(refusals):
         call.respond(merged(response([])))
         return
-    change = ConfigChange([wanted(one) for one in accepted], body.validate_only)
-    forward_or_propose(broker, call, api_key, replace(body, resources=accepted), change, response_of, merged)
+    operation = ConfigChange([wanted(one) for one in accepted], body.validate_only)
+    forward_or_append(broker, call, api_key, replace(body, resources=accepted), operation, response_of, merged)
 
 
 def _refusal(node_id: int, resource: Any) -> ApiError | None:

@@ -25,7 +25,7 @@ from kio.static.primitive import i8, i16, i32
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.config_rows import topic_rows
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, ApiError, as_uuid, error_fields
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -55,7 +55,7 @@ def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
     if too_many is not None:
         respond_in_slices(broker, call, _refused(body, too_many))
         return
-    change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
+    operation = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
     def response_of(outcomes: TopicOutcomes) -> CreateTopicsResponse:
         layers = layers_of(broker.controller.image, broker.node_id)
@@ -63,7 +63,7 @@ def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
         results = tuple(_result(name, outcome, settings) for name, outcome in outcomes.items())
         return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results)
 
-    forward_or_propose(broker, call, ApiKey.CREATE_TOPICS, body, change, response_of)
+    forward_or_append(broker, call, ApiKey.CREATE_TOPICS, body, operation, response_of)
 
 
 API = Api.of(CreateTopicsRequest, handle)

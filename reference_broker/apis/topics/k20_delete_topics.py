@@ -17,7 +17,7 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, ApiError, as_uuid
 from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
@@ -37,8 +37,8 @@ def handle(broker: Broker, call: Call, body: DeleteTopicsRequest) -> None:
         results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in by_entry.items())
         return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
-    change = TopicDeletion([_named(entry) for entry in body.topics])
-    forward_or_propose(broker, call, ApiKey.DELETE_TOPICS, body, change, response_of)
+    operation = TopicDeletion([_named(entry) for entry in body.topics])
+    forward_or_append(broker, call, ApiKey.DELETE_TOPICS, body, operation, response_of)
 
 
 API = Api.of(DeleteTopicsRequest, handle)

@@ -14,7 +14,7 @@ from kio.schema.types import TopicName
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_fields
 from reference_broker.controller.planning.partition_creation import NewPartitions, PartitionCreation, PartitionOutcomes
@@ -31,8 +31,8 @@ def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
         )
         return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 
-    change = PartitionCreation([_wanted(topic) for topic in body.topics], body.validate_only)
-    forward_or_propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, response_of)
+    operation = PartitionCreation([_wanted(topic) for topic in body.topics], body.validate_only)
+    forward_or_append(broker, call, ApiKey.CREATE_PARTITIONS, body, operation, response_of)
 
 
 API = Api.of(CreatePartitionsRequest, handle)

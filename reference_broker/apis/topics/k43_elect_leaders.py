@@ -16,7 +16,7 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.forwarding import forward_or_propose
+from reference_broker.apis.forwarding import forward_or_append
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, ApiError, error_fields
 from reference_broker.controller.planning.partition_changes import Election
@@ -47,7 +47,7 @@ def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> ElectLeader
     election = ELECTIONS.get(body.election_type)
     if election is None:
         return response_of(ApiError(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
-    forward_or_propose(
+    forward_or_append(
         broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), response_of
     )
     return None

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from random import Random
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.record_batches import planned
+from reference_broker.controller.record_batches import run_plan
 from reference_broker.controller.write_operations import ControllerWriteOperation, PlanContext, Spend
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
@@ -48,7 +48,7 @@ def plan_context(
 
 
 def records_of(change: ControllerWriteOperation[object], context: PlanContext) -> list[MetadataRecord]:
-    return list(run_to_end(planned(lambda: change.plan(context))))
+    return list(run_to_end(run_plan(lambda: change.plan(context))))
 
 
 def slices_of(change: ControllerWriteOperation[object], latest: MetadataImage) -> int:

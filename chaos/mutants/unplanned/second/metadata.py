@@ -23,8 +23,8 @@ def change_completed_one_offset_early(original: Function, self: Any) -> None:
     """A change is acknowledged when the offset before its last record is published. That record may not be committed
     yet (T-8, T-10)."""
     stable = self._loader.image.provenance.offset
-    while self._in_flight and self._in_flight[0][0] <= stable + 1:
-        self._in_flight.popleft()[1](None)
+    while self._in_flight and self._in_flight[0].last_offset <= stable + 1:
+        self._in_flight.popleft().completed(None)
 
 
 @mutant(f"{TERM}.end")
