@@ -90,9 +90,10 @@ class PublishedWhenCommitted(TransactionCheck):
         super().__init__(context)
         self.quorum.on_changed.append(self.changed)
         self._transactions: list[tuple[int, int]] = []
-        """of each that has ended: last offset of the batch with its Begin, and first of that with its End or Abort"""
+        """For each transaction that has ended: the last offset of the batch with its Begin, and the first offset of the
+        batch with its End or Abort."""
         self._begun = 0
-        """last offset of the batch with the Begin of the open transaction"""
+        """Last offset of the batch with the Begin of the open transaction."""
         self._early: list[tuple[int, int, int]] = []
         """publications (time, node, offset) of records that the view has not read yet"""
         self._due: dict[int, tuple[int, int]] = {}
@@ -177,7 +178,7 @@ class OneAbortPerBegin(TransactionCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._epoch = -1
-        """that of the last Begin"""
+        """Epoch of the last Begin, or -1."""
 
     def record(self, at_us: int, batch: BatchIdentity, api_key: int, value: bytes) -> None:  # noqa: ARG002
         self.evidence += api_key in MARKERS
