@@ -2,7 +2,7 @@
 
 The driver hands in each request before the node gets it, and each reply before its client does. Actions that need a
 driver are delegated to ``FaultActions``. Each hit is reported *before* its action, so that the evidence survives a
-SIGKILL.
+SIGKILL. Only a damaged request is reported afterwards, with what the node read of it.
 
 Some bytes are unprotected: a frame has no checksum, and the CRC of a batch omits its base offset and leader epoch. A
 scenario therefore chooses the ``part`` in which ``damaged`` flips a bit.
@@ -37,17 +37,24 @@ upward from 0 or 1, and -1 means no connection."""
 
 
 class FrameFaults:
-    """A phantom is a connection without a client: its requests come from a rule, and its responses are dropped."""
+    """Injects a rule's fault at a request or a reply.
+
+    A phantom is a connection without a client: its requests come from a rule, and its responses are dropped.
+    """
 
     def __init__(self, book: RuleBook, actions: FaultActions, random: Random) -> None:
         self._book = book
         self._actions = actions
         self._random = random
         self._held: dict[int, Request] = {}
+        """Delayed requests that the node does not have yet, by connection."""
         self._late: dict[int, Rule] = {}
+        """The rule that delays each of them."""
         self._left: dict[int, None] = {}
+        """Connections of delayed requests whose clients have disconnected."""
         self.phantoms: dict[int, tuple[Rule, Tag]] = {}
         self._garbled: dict[int, RequestStream] = {}
+        """The bytes that follow a damaged request, by connection."""
         self._next_phantom = FIRST_PHANTOM
 
     def arrived(self, event: Request) -> Sequence[Event]:
@@ -147,8 +154,8 @@ class FrameFaults:
     # Replies
 
     def _inject_at_reply(self, rule: Rule, hit: int, reply: Reply) -> Reply | None:
-        if rule.kind in _OTHER_BYTES:
-            return _OTHER_BYTES[rule.kind](self, rule, hit, reply)
+        if rule.kind in _CHANGED_REPLIES:
+            return _CHANGED_REPLIES[rule.kind](self, rule, hit, reply)
         self._book.report(rule, hit, reply.tag)
         if rule.kind == "response_dropped":
             self._actions.discard_connection(reply.connection)
@@ -189,7 +196,7 @@ class FrameFaults:
         return self._book.first_hit(place, tag.client_id, partial(matches_frame, tag=tag), partial(_offers, tag, body))
 
 
-_OTHER_BYTES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]] = {
+_CHANGED_REPLIES: dict[str, Callable[[FrameFaults, Rule, int, Reply], Reply | None]] = {
     "response_damaged": FrameFaults._damage_reply,
     "response_duplicated": FrameFaults._double_reply,
     "response_truncated": FrameFaults._truncate_reply,

@@ -1,8 +1,8 @@
 """Faults at protocol states: the interceptor observes the events and effects of a node, and acts where a rule matches.
 
 The same object works in both worlds. It is a hook of the driver, so it changes events and effects itself. Actions that
-need the driver are delegated to ``FaultActions``. Each hit is reported *before* its action, so that the evidence
-survives a SIGKILL.
+need the driver are delegated to ``FaultActions``. Each hit is reported *before* its action (a damaged request
+afterwards), so that the evidence survives a SIGKILL.
 """
 
 from collections.abc import Callable, Sequence

@@ -136,7 +136,7 @@ class ReferenceTarget(RunTarget):
     def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:
         plan, self._on_evidence = self._plan, on_evidence
         nodes = nodes_under_test(
-            plan.scenario, plan.folder, links, self._lead, plan.seed, plan.broker_mutant, plan.origin_us
+            plan.scenario, plan.folder, links, self._through_frame_proxy, plan.seed, plan.broker_mutant, plan.origin_us
         )
         self.cluster.launch(nodes)
         tick_until(lambda: self.cluster.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
@@ -146,13 +146,13 @@ class ReferenceTarget(RunTarget):
         self._sampler.start()
         return ClusterAccess(self.cluster.addresses)
 
-    def _lead(self, dial: Dial) -> Dial:
+    def _through_frame_proxy(self, dial: Dial) -> Dial:
         """Put the frame proxy on all links between nodes if a rule hits there."""
         plan = self._plan
         if not has_link_rules(plan.scenario):
             return dial
-        self._link_frames, led = LinkFrames.before(dial, plan.scenario, plan.folder.logs, plan.seed, plan.origin_us)
-        return led
+        self._link_frames, proxied = LinkFrames.before(dial, plan.scenario, plan.folder.logs, plan.seed, plan.origin_us)
+        return proxied
 
     def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
         if ROLE in line and self._link_frames is not None:
