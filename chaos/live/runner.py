@@ -173,15 +173,15 @@ class LiveRun:
 
     def _begin_faults(self, load_start_us: int) -> None:
         self._brokers.cluster.load_starts(load_start_us)
-        for frames in self._brokers.frames:
-            frames.load_starts(load_start_us)
+        for proxy in self._brokers.frames:
+            proxy.load_starts(load_start_us)
         self._scheduler.plan(load_start_us)
 
     def _end_faults(self) -> None:
         """End all faults, heal the links, and start the nodes that are down."""
         self._brokers.cluster.disarm()
-        for frames in self._brokers.frames:
-            frames.disarm()
+        for proxy in self._brokers.frames:
+            proxy.disarm()
         self._scheduler.end_all()
         self._links.heal_all()
         self._brokers.cluster.heal()
@@ -217,8 +217,8 @@ class LiveRun:
         if self._mirror_cluster is not None:
             self._mirror_cluster.poll()
         self._brokers.tick()
-        for frames in self._brokers.frames:
-            frames.check()
+        for proxy in self._brokers.frames:
+            proxy.check()
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy.died() is not None:
@@ -230,10 +230,10 @@ class LiveRun:
 
     def _record_fired(self) -> None:
         """Record the faults that fired at the frame proxies."""
-        for frames in self._brokers.frames:
-            for row in frames.fired():
+        for proxy in self._brokers.frames:
+            for row in proxy.fired():
                 self._scheduler.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
-            for node, lost in frames.lost():
+            for node, lost in proxy.lost():
                 self._scheduler.evidence_line(node, {LOST_BY_PROXY: lost})
 
     def _view(self) -> RunView:
@@ -254,8 +254,8 @@ class LiveRun:
         self._duration_us = self._duration_us or self._plan.now_us()
         if self._fleet is not None:
             self._fleet.close()
-        for frames in self._brokers.frames:
-            frames.close()
+        for proxy in self._brokers.frames:
+            proxy.close()
         self._record_fired()  # A node elsewhere that a rule has ended is left running only if this is known.
         self._brokers.close()
         try:

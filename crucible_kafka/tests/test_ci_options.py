@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from crucible_kafka import cli
 from reports.collect import Violations
-from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, outcome
+from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, verdict_of
 from reports.verdict import Verdict, write_junit
 
 RED_SEED = ("sim", "1@final", "--seed", "1", "--mutant", "change_mark_cleared_when_sent")
@@ -64,7 +64,7 @@ def test_red_seed_is_a_failure_with_its_command(tmp_path: Path) -> None:
 def test_annotations_are_printed_in_github_actions_or_by_request(
     github: str | None, words: tuple[str, ...], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
+    verdict = verdict_of(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     play(monkeypatch, [verdict])
     result = typed_in("run", "1", *words, github=github)
     assert result.exit_code == 1
@@ -81,8 +81,8 @@ def play(monkeypatch: pytest.MonkeyPatch, verdicts: list[Verdict]) -> None:
 def test_runs_have_a_suite_each_and_a_killed_mutant_has_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = outcome(MANIFEST, findings())
-    failed = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
+    passed = verdict_of(MANIFEST, findings())
+    failed = verdict_of(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     write_junit(tmp_path / "junit.xml", passed)
     killed = replace(failed, mutant="no_epoch_comparison")
     play(monkeypatch, [replace(passed, report=tmp_path / "index.html"), killed])

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from reports.ci_results import PlayResult, annotation, annotations, junit_document, junit_of_runs, result_of
 from reports.collect import Violations
-from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, outcome
+from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, verdict_of
 from reports.verdict import write_junit
 
 FINE = PlayResult("01-lost-response", 2.5)
@@ -34,7 +34,7 @@ def test_each_result_is_a_test_case_of_one_suite() -> None:
 
 
 def test_suites_of_runs_are_in_one_document_and_a_mutant_has_one_case(tmp_path: Path) -> None:
-    verdict = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
+    verdict = verdict_of(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
     write_junit(tmp_path / "junit.xml", verdict)
     text = junit_of_runs([(result_of(verdict), tmp_path / "junit.xml"), (BROKEN, None)])
     first, second = ElementTree.fromstring(text)
@@ -46,8 +46,8 @@ def test_suites_of_runs_are_in_one_document_and_a_mutant_has_one_case(tmp_path: 
 
 
 def test_mutants_run_must_fail_only_if_it_is_to_be_killed() -> None:
-    failed = outcome(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
-    passed = outcome(MANIFEST, findings())
+    failed = verdict_of(MANIFEST, findings({"poll-skip": Violations(4, (VIOLATION,))}))
+    passed = verdict_of(MANIFEST, findings())
     assert result_of(failed).problem.startswith("FAILED: ")
     assert MANIFEST.repeat_command in result_of(failed).details
     assert not result_of(failed, must_fail=True).problem

@@ -9,7 +9,7 @@ from reports.job_rows import Row
 from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
 from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
 from reports.page.render import strained
-from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, outcome
+from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, verdict_of
 
 QUIET = Window(2_000, 5_000, 5_000, 80.0)
 KILLED = "leader partition_leader"
@@ -133,7 +133,7 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
         transactions_around_faults=[{"fault": "coordinator", "longest_us": 2_801_663}, {"fault": "", "longest_us": 9}],
     )
     costs = [cost(row["name"], 2_110_000) for row in rows]
-    listed = {attack.fault: attack.figure for attack in attacks(found, outcome(MANIFEST), costs)}
+    listed = {attack.fault: attack.figure for attack in attacks(found, verdict_of(MANIFEST), costs)}
     assert listed == {
         "lost": Figure("120 ms", "at worst from a lost response to the next good one"),
         "slow": Figure("900 ms", "p99 of produce, 5.0 ms before"),
@@ -146,13 +146,15 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
 
 def test_nothing_lost_is_stated_only_if_judged() -> None:
     killed = findings(faults=[fault("kill", "node_killed"), fault("drop", "response_dropped", api_key=1)])
-    whole = attacks(killed, outcome(MANIFEST), [])
+    whole = attacks(killed, verdict_of(MANIFEST), [])
     assert [(attack.fault, attack.nothing_lost) for attack in whole] == [("drop", False), ("kill", True)]
     facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
-    unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
+    unseen = attacks(
+        replace(killed, facts=dict.fromkeys(facts, 0)), verdict_of(MANIFEST, replace(killed, facts={})), []
+    )
     assert not any(attack.nothing_lost for attack in unseen)
     lost = {"lost-write": Violations(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
-    broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
+    broken = attacks(killed, verdict_of(MANIFEST, findings(lost)), [])
     assert [(attack.fault, attack.nothing_lost, attack.anomalies) for attack in broken] == [
         ("drop", False, 0),
         ("kill", False, 2),
@@ -176,13 +178,13 @@ def test_times_outside_faults_stand_beside_those_under_them() -> None:
 def test_unrecovered_fault_has_no_recovery_time() -> None:
     row = fault("dead", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL")
     never = replace(cost("dead", 31_000_000), never_ok=True)
-    (attack,) = attacks(findings(faults=[row]), outcome(MANIFEST), [never])
+    (attack,) = attacks(findings(faults=[row]), verdict_of(MANIFEST), [never])
     assert attack.figure == Figure("never", "again was a record acknowledged")
 
 
 def test_loss_is_attributed_to_named_fault() -> None:
     row = fault("kill", "node_killed")
-    verdict = outcome(MANIFEST, findings({"poll-skip": Violations(1, (VIOLATION,))}))
+    verdict = verdict_of(MANIFEST, findings({"poll-skip": Violations(1, (VIOLATION,))}))
     (attack,) = attacks(findings(faults=[row]), verdict, [])
     assert attack.anomalies == 1
 

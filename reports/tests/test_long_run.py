@@ -13,7 +13,7 @@ from reports.job_rows import Row
 from reports.page.render import MAX_EVENTS, write_page
 from reports.plots import timeline
 from reports.plots.operations import _availability_states
-from reports.tests.test_verdict import MANIFEST, findings, outcome
+from reports.tests.test_verdict import MANIFEST, findings, verdict_of
 
 HOURS_4 = 4 * 3_600
 MAX_BYTES = 1_000_000
@@ -204,7 +204,7 @@ def long_run(seconds: int) -> Findings:
 def test_page_of_a_run_of_four_hours_stays_small(tmp_path: Path) -> None:
     manifest = replace(MANIFEST, duration_us=HOURS_4 * S)
     found = long_run(HOURS_4)
-    page = write_page(tmp_path, manifest, found, outcome(manifest, found)).read_text()
+    page = write_page(tmp_path, manifest, found, verdict_of(manifest, found)).read_text()
     assert len(page.encode()) < MAX_BYTES
     pictures = {path.stem for path in tmp_path.glob("*.png")}
     drawn = {"poster", "load", "latency", "heatmap", "throughput", "availability", "controller", "leadership", "broker"}
