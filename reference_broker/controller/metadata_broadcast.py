@@ -300,7 +300,7 @@ class MetadataBroadcast:
         """Send what was published, because all listeners of this node have it."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
-        if self._dirty and not self._epoch_pending:  # Decision metadata-epoch-begun
+        if self._dirty and not self._epoch_pending:  # Decision metadata-epoch-proposed
             self._write_epoch()
         if self._content_replaced:
             self._content_replaced = False

@@ -56,7 +56,7 @@ class RaftEventQueue:
     is_blocked: bool = False
     is_draining: bool = False
     running: int = 0
-    """Number of events that have begun and not ended, one inside the other. An event that failed never ends."""
+    """Number of events that have started and not ended, one inside the other. An event that failed never ends."""
     pending: deque[Callable[[], None]] = field(default_factory=deque)
     """Empty unless the queue is blocked or draining."""
 
@@ -172,7 +172,7 @@ class KafkaRaftClient:
 
     @property
     def is_half_changed(self) -> bool:
-        """Whether an event has begun and not ended. If that is still so after an exception has left it, the state is
+        """Whether an event has started and not ended. If that is still so after an exception has left it, the state is
         undefined, and the node must end."""
         return self.event_queue.running > 0
 

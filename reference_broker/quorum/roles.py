@@ -118,7 +118,7 @@ class QuorumTiming:
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
         """LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR is 1.5."""
         self.elections = 0
-        """Number of elections that this node has begun since it last had a leader."""
+        """Number of elections that this node has started since it last had a leader."""
 
     def count_election(self) -> None:
         self.elections += 1

@@ -124,8 +124,8 @@ class TransactionCompletion:
     # --- the markers, and the completion ------------------------------------------------------------------------------
 
     def _send_markers(self, state_manager: TransactionStateManager, metadata: TransactionMetadata) -> None:
-        """Send the markers, unless that has begun: a transaction that is prepared while the loaded ones are resumed
-        comes here twice."""
+        """Send the markers, unless they are being sent: a transaction that is prepared while the loaded ones are
+        resumed comes here twice."""
         if metadata.is_sending_markers:
             return
         current = metadata.current

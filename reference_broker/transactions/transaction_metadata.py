@@ -424,7 +424,7 @@ _ENDS_OF_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndAction]] = {
     (TransactionState.COMPLETE_ABORT, False): EndAction.END,
 }
 """The action for an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its
-transaction has begun, so it may abort in any state at rest."""
+transaction has started, so it may abort in any state at rest."""
 
 
 def _check_end_before_version_2(

@@ -241,7 +241,7 @@ class _Contact(NamedTuple):
 
 
 class PreVotesRefused(QuorumCheck):
-    """stable-leadership: neither a leader nor a follower that hears from it grants a pre-vote in the leader's epoch.
+    """stable-leadership: neither a leader nor a follower that fetches from it grants a pre-vote in the leader's epoch.
 
     KIP-996: a follower that has fetched from its leader within ``controller.quorum.fetch.timeout.ms`` refuses
     pre-votes, so that a voter whose link to the leader is cut deposes nobody. A follower may consider its leader gone
@@ -325,7 +325,7 @@ class PreVotesRefused(QuorumCheck):
             self.violated(
                 at_us,
                 f"node {member.node_id} grants a pre-vote in epoch {contact.epoch}, which node {contact.leader} leads, "
-                f"{(at_us - contact.at_us) // 1000} ms after it has heard from that leader (KIP-996)",
+                f"{(at_us - contact.at_us) // 1000} ms after that leader's last response to it (KIP-996)",
             )
 
 

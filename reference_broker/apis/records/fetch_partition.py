@@ -357,7 +357,7 @@ class RemoteReads:
     def look_up(self, cached: CachedPartition, lookup: Lookup, log: UnifiedLog) -> Lookup:
         """Return the lookup with the result of the read. Begins to read if the offset is a new one."""
         part = self.parts.get(cached)
-        if part is None or part.log is not log or part.offset != cached.fetch_offset:  # Decision remote-read-begun
+        if part is None or part.log is not log or part.offset != cached.fetch_offset:  # Decision remote-read-started
             self.drop(cached)
             self._begin(cached, log)
             return lookup

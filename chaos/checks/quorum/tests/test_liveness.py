@@ -343,12 +343,12 @@ def test_leader_grants_no_pre_vote_in_its_epoch(voter: Voter) -> None:
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(
     "why",
-    ["silent", "never heard", "resigned", "refused", "broken", "diverges", "seeks", "restarted", "epoch", "itself"],
+    ["silent", "no response yet", "resigned", "refused", "broken", "diverges", "seeks", "restarted", "epoch", "itself"],
 )
 def test_follower_whose_leader_may_be_gone_may_grant_a_pre_vote(voter: Voter, why: str) -> None:
     voter.sees(0)
     voter.fetches()
-    if why not in ("never heard", "seeks"):
+    if why not in ("no response yet", "seeks"):
         voter.gets()
     if why == "silent":
         voter.at_us += FETCH_MS * MS
