@@ -18,10 +18,10 @@ def generation_not_checked(
     return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
 
 
-@mutant("reference_broker.coordination.log:CoordinatorLog._acknowledge")
-def commit_before_replicated(original: Function, self: Any, end_offset: int, written: Any) -> None:
+@mutant("reference_broker.coordination.log:CoordinatorLog._await_replication")
+def commit_before_replicated(original: Function, self: Any, end_offset: int, replicated: Any) -> None:
     """A commit is acknowledged as soon as it is in the coordinator's own log (M-8)."""
-    written(ErrorCode.none)
+    replicated(ErrorCode.none)
 
 
 @mutant("reference_broker.groups.group_coordinator_shard:read_key")

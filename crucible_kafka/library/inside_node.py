@@ -250,7 +250,7 @@ class InsideNode:
         driver = self._actions.driver
         assert driver is not None, "a command came before its node was built"
         timer = self._node.broker.ports.set_timer(driver.clock.now().mono_us, step)
-        driver.give(TimerFired(timer))
+        driver.handle_event(TimerFired(timer))
 
     def _led(self, topic: str, partition: int) -> "Partition":
         found = self._node.broker.partitions.by_name.get((topic, partition))

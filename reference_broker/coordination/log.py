@@ -66,10 +66,17 @@ class AppendedRecords:
 
     end_offset: int
     """One past the last record."""
-    acknowledged: Wait[Error]
-    """Announces the records to the followers, and waits until they are replicated: NONE, or an error. That is
-    REQUEST_TIMED_OUT after the timeout; the records may be replicated later. The caller awaits it in the event of the
-    append, once it has noted what it needs to know of the records: an acknowledgement may come at once."""
+    _announce: Callable[[ReplicatedCallback], None]
+    """Announces the records to the followers, and calls back once they are replicated."""
+
+    def announce_and_wait(self) -> Wait[Error]:
+        """Announce the records to the followers, and wait until they are replicated: NONE, or an error. That is
+        REQUEST_TIMED_OUT after the timeout; the records may be replicated later.
+
+        The caller awaits it once, in the event of the append, after it has noted what it needs to know of the records:
+        they may be replicated at once.
+        """
+        return Wait(self._announce)
 
 
 @dataclass(slots=True)
@@ -115,18 +122,18 @@ class CoordinatorLog:
             return ErrorCode.kafka_storage_error
         end_offset = append_info.last_offset + 1
         has_rolled = len(led.log.segments) > segments > 0
-        return AppendedRecords(end_offset, Wait(partial(self._announce, end_offset, has_rolled)))
+        return AppendedRecords(end_offset, partial(self._announce, end_offset, has_rolled))
 
-    def _announce(self, end_offset: int, has_rolled: bool, acknowledged: ReplicatedCallback) -> None:
+    def _announce(self, end_offset: int, has_rolled: bool, replicated: ReplicatedCallback) -> None:
         led = self.led
         self._leaders.appended(led)
         plan_timed_flush(self._ports, led)
         if has_rolled:
             sync_led_then(self._ports, [led], nobody_waits)  # So that a crash need not scan it again.
         if must_sync(led.log):
-            sync_led_then(self._ports, [led], lambda: self._acknowledge(end_offset, acknowledged))
+            sync_led_then(self._ports, [led], lambda: self._await_replication(end_offset, replicated))
         else:
-            self._acknowledge(end_offset, acknowledged)
+            self._await_replication(end_offset, replicated)
         led.changed()
 
     def when_replicated(self, end_offset: int, replicated: ReplicatedCallback) -> None:
@@ -137,10 +144,10 @@ class CoordinatorLog:
             replicated(ErrorCode.not_leader_or_follower if led.is_removed else ErrorCode.none)
             return
 
-        def acknowledged(error: Error) -> None:
+        def replicated_by_now(error: Error) -> None:
             replicated(ErrorCode.none if error is ErrorCode.not_enough_replicas_after_append else error)
 
-        self._acknowledge(end_offset, acknowledged)
+        self._await_replication(end_offset, replicated_by_now)
 
     @property
     def lacks_replicas(self) -> bool:
@@ -159,15 +166,15 @@ class CoordinatorLog:
             return ErrorCode.invalid_producer_epoch
         return ErrorCode.none
 
-    def _acknowledge(self, end_offset: int, written: ReplicatedCallback) -> None:
+    def _await_replication(self, end_offset: int, replicated: ReplicatedCallback) -> None:
         led = self.led
         if led.is_removed:
-            written(ErrorCode.not_leader_or_follower)
+            replicated(ErrorCode.not_leader_or_follower)
         elif led.followers is None:
-            written(ErrorCode.none)
+            replicated(ErrorCode.none)
         else:
             self._leaders.acknowledge(
                 [(led, end_offset)],
                 self._timeout_ms,
-                lambda errors: written(errors.get(led, ErrorCode.none)),
+                lambda errors: replicated(errors.get(led, ErrorCode.none)),
             )

@@ -202,7 +202,7 @@ class GroupCoordinatorShard(CoordinatorShard):
         return OffsetsWrite(True, error)
 
     async def _acknowledged(self, appended: AppendedRecords) -> Error:
-        error = await appended.acknowledged
+        error = await appended.announce_and_wait()
         self.make_visible()  # This comes first: the code that awaits the result may read the offsets at once.
         return client_error(error)
 

@@ -156,6 +156,20 @@ class CopierContext:
     longest_pause_ms: int
 
 
+class CopierActivity(Enum):
+    """What a copier does or waits for. Only an idle one starts something new."""
+
+    IDLE = auto()
+    FENCING = auto()
+    """It waits until leader epoch fencing is established."""
+    SEARCHING = auto()
+    """It searches for the copied end offset, which takes several events."""
+    AWAITING_SLOT = auto()
+    COPYING = auto()
+    PAUSED = auto()
+    """It waits before it retries after a failure."""
+
+
 class Copier:
     """Copies closed segments of one partition that this node leads.
 
@@ -173,8 +187,7 @@ class Copier:
         self.copy: SegmentCopy | None = None
         """The copy in progress."""
         self._due: deque[TierableSegment] = deque()
-        self._is_busy = False
-        """Whether the copier waits for leader epoch fencing, a slot, a step, or the end of a pause."""
+        self._activity = CopierActivity.IDLE
         self._is_closed = False
         self._pause_ms = 0
         self._lag = (0, 0)
@@ -188,16 +201,16 @@ class Copier:
 
     def copy_due_segments(self) -> None:
         """Copy due segments, one after the other, unless a copy is in progress."""
-        if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
+        if self._activity is not CopierActivity.IDLE or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
         if not self._fencing.is_established:  # Decision copier-fence
-            self._is_busy = True
+            self._activity = CopierActivity.FENCING
             self._fencing.establish(self._fencing_established)
         elif not self._copied_end.advance():
-            self._is_busy = True
+            self._activity = CopierActivity.SEARCHING
             later(self._context.ports, 0, self._go_on)
         elif self._next() is not None:  # Decision segment-to-copy
-            self._is_busy = True
+            self._activity = CopierActivity.AWAITING_SLOT
             self._context.slots.take(self._begin)
 
     def _fencing_established(self, error: Error) -> None:
@@ -230,6 +243,7 @@ class Copier:
             self._end()
             self.copy_due_segments()
             return
+        self._activity = CopierActivity.COPYING
         self.copy = copy = SegmentCopy(local, self._partition.leader_epoch)
         self._context.metrics.copy_requests.value += 1
         run_slices(self._context.ports, self._collect(copy))
@@ -327,18 +341,18 @@ class Copier:
 
     def _end(self) -> None:
         self.copy = None
-        self._is_busy = False
+        self._activity = CopierActivity.IDLE
         self._context.slots.give_back()
 
     def _retry_after_pause(self, reason: str) -> None:
         context = self._context
         self._pause_ms = min(max(2 * self._pause_ms, context.first_pause_ms), context.longest_pause_ms)
-        self._is_busy = True
+        self._activity = CopierActivity.PAUSED
         context.ports.note("copy_failed", ("partition", self._log.directory), ("reason", reason))
         later(context.ports, self._pause_ms * 1000, self._go_on)
 
     def _go_on(self) -> None:
-        self._is_busy = False
+        self._activity = CopierActivity.IDLE
         self.copy_due_segments()
 
     # --- the lag ------------------------------------------------------------------------------------------------------

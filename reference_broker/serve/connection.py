@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
             self._history.requested(len(frame), is_fetch=frame[:2] == FETCH)
             self.request_state = DISPATCHING
             if request is not None:  # A large one is decoded, and given to the node, in later turns.
-                self._driver.handle(request)
+                self._driver.handle_request(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
         if self.request_state is DISPATCHING:

@@ -144,14 +144,16 @@ class Driver:
         self._refused = refused
         self.has_ended = False
         self._last_connection = 0
-        self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
+        self._deadlines = Deadlines(
+            loop, lambda: clock.now().mono_us, lambda timer: self.handle_event(TimerFired(timer))
+        )
         self._hang_ups = HangUps(loop)
-        self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
+        self._peers = Peers(find_address, loop, log, self.handle_event, max(max_frame_bytes, max_reply_bytes))
         self._responses = Responses(self, log)
         self._decoder = Decoder(self, versions)
         notes = NoteLog(log)
         self.disk = disk
-        self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
+        self.syncs = FileSyncs(disk, loop, log, self.handle_event, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._responses.send,
             Close: self._close,
@@ -174,8 +176,8 @@ class Driver:
         self.watched = True
         self._guarded(lambda: self._run_step(self._node.shutdown))
 
-    def give(self, event: Event) -> None:
-        """Hand the node one event from outside."""
+    def handle_event(self, event: Event) -> None:
+        """Hand the node one event from outside, through the hooks."""
         self._guarded(lambda: self._step(event))
 
     def end(self) -> None:
@@ -216,7 +218,7 @@ class Driver:
         self._last_connection += 1
         connection.admitted(self._last_connection)
         self.connections[connection.number] = connection
-        self.give(Opened(connection.number, connection.peer, connection.listener))
+        self.handle_event(Opened(connection.number, connection.peer, connection.listener))
         return True
 
     def _evict_a_client(self) -> None:
@@ -253,7 +255,9 @@ class Driver:
         plan = self.listeners
         return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)
 
-    def handle(self, request: Request) -> None:
+    def handle_request(self, request: Request) -> None:
+        """Hand the node a request, and carry out its effects. The fast path of ``handle_event``: without hooks and
+        watchers nothing else sees the request."""
         if self.has_ended:
             return
         if self.hooks or self.watched:
@@ -290,7 +294,7 @@ class Driver:
         was_full = self.memory.is_full(connection)
         self.memory.forget(connection)
         self.large_messages.drop(connection)
-        self.give(Closed(connection.number))
+        self.handle_event(Closed(connection.number))
         if was_full and not self.memory.is_full(connection):
             self.scheduler.memory_is_free()
 
@@ -364,7 +368,7 @@ class Driver:
             self._loop.call_soon(connection.abort)
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        self._loop.call_later(delay_us / 1e6, self.give, event)
+        self._loop.call_later(delay_us / 1e6, self.handle_event, event)
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self._loop.call_later(delay_us / 1e6, self._late_reply, reply)

@@ -137,7 +137,7 @@ class Decoder:
         """Hand a large request to the node. No caller handles exceptions here."""
         try:
             self._driver.note_sender(connection, request)
-            self._driver.handle(request)
+            self._driver.handle_request(request)
         except ProtocolError as broken:
             self._driver.close(connection, str(broken))
         except Exception as bug:

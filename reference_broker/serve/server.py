@@ -270,7 +270,7 @@ class Server:
             from reference_broker.serve.object_store import StoreThreads, opened
 
             store, limit_s = opened(config, options.data), config.crucible_remote_store_timeout_ms / 1000
-            self._driver.store = StoreThreads(store, loop, self._driver.give, limit_s)
+            self._driver.store = StoreThreads(store, loop, self._driver.handle_event, limit_s)
         possible = self._descriptors.connections
         self._driver.max_connections = lambda: min(self._node.broker.config.max_connections, possible)
         fault_actions.driver = self._driver

@@ -196,7 +196,7 @@ class TransactionStateManager(CoordinatorShard):
         appended = self._log.append([(key, value)], spare_bytes=spare_bytes)
         if isinstance(appended, Error):
             return appended, None
-        return await appended.acknowledged, appended.end_offset
+        return await appended.announce_and_wait(), appended.end_offset
 
     def _complete_transition(self, metadata: TransactionMetadata, transit: TxnTransitMetadata) -> None:
         metadata.complete_transition_to(transit)

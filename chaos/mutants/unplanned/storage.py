@@ -10,7 +10,7 @@ from reference_broker.core.clean_shutdown import write_mark
 from reference_broker.log.producer_replay import MAX_OFFSET
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
-from reference_broker.remote_log.copier import ENDED
+from reference_broker.remote_log.copier import ENDED, CopierActivity
 
 SHUTDOWN = "reference_broker.core.clean_shutdown"
 
@@ -65,7 +65,7 @@ def resigned_copy_keeps_its_slot(original: Function, self: Any, copy: Any) -> No
         original(self, copy)
         return
     self.copy = None
-    self._is_busy = False
+    self._activity = CopierActivity.IDLE
     self.copy_due_segments()
 
 

@@ -91,7 +91,7 @@ class Responder:
         assert bytes(frame)[2:] == b"ng"
         return connection
 
-    def handle(self, request: Connection) -> None:
+    def handle_request(self, request: Connection) -> None:
         self.served.append(request.number)
         self.loop.used_s += REQUEST_S
         request.send([bytes(self.response_bytes)])

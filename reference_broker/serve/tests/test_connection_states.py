@@ -149,7 +149,7 @@ def test_request_that_breaks_the_protocol_stays_in_flight_while_its_connection_c
         raise ProtocolError("refused")
 
     connection, _ = opened(driver)
-    monkeypatch.setattr(driver, "handle", refuse)
+    monkeypatch.setattr(driver, "handle_request", refuse)
     connection.data_received(FRAME)
     driver.loop.once()
     assert (connection.life, connection.request_state) == (CLOSING, IN_FLIGHT)

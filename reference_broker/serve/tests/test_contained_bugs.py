@@ -80,7 +80,7 @@ def driver(tmp_path: Path, log: StringIO, node: Echo, failures: list[str]) -> It
 def send(driver: Driver, key: int, version: int) -> FakeConnection:
     connection = FakeConnection(driver)
     connection.has_request = True
-    driver.handle(Request(connection.number, 5, key, version, "c", None, Tag(key, version, "c"), 60))
+    driver.handle_request(Request(connection.number, 5, key, version, "c", None, Tag(key, version, "c"), 60))
     return connection
 
 

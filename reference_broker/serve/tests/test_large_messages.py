@@ -122,7 +122,7 @@ def test_large_request_is_decoded_in_several_passes_while_others_are_served(worl
         world.step()
         request = world.send(small, ApiKey.METADATA, 9, names(1))
         assert request is not None
-        world.driver.handle(request)
+        world.driver.handle_request(request)
     assert [each.connection for each in world.node.requests] == [small.number] * 5
     assert world.settle() > 10
     last = world.node.requests[-1]
@@ -354,6 +354,6 @@ def test_response_of_closed_connection_is_not_encoded(world: SteppedDriver) -> N
     reply(world, connection, 5, groups(20_000))
     world.step()
     connection.life = CLOSED
-    world.driver.give(Closed(connection.number))
+    world.driver.handle_event(Closed(connection.number))
     assert world.settle() == 1
     assert connection.sent == b""
