@@ -7,12 +7,13 @@ plug-ins, begins with the leader epoch of the writer (int32). In the record of a
 that epoch follows (int32), in that of an update the state that the writer knew (int8, -1 if any state will do).
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.check import Check, CheckContext, Inspection, Kind
 from chaos.checks.log.batches import batches_of, producing_of, read_batches, records_in
 from chaos.checks.log.durable_claims import simulated
 from chaos.checks.log.log_folders import (
@@ -26,7 +27,7 @@ from chaos.checks.log.log_folders import (
     transaction_rows,
 )
 from chaos.checks.tier.segment_objects import NEEDED
-from reference_broker.core.events import Effect, Event, StoreCall
+from reference_broker.core.events import Effect, Event, Note, StoreCall
 from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC, uuid_text
 
@@ -45,6 +46,8 @@ NEXT: Mapping[int, tuple[int, ...]] = {
 PARTITION_DELETE_STARTED = 1
 _SEGMENT, _UPDATE, _PARTITION_DELETE = 0, 1, 2
 LOG_START = "log-start-offset-checkpoint"
+SKIPPED = "remote_log_record_skipped"
+"""Note of a node that could not read a record."""
 _ANY_STATE = -1
 _NO_INDEX_GAPS = 1 << 31
 
@@ -169,10 +172,19 @@ class _Remote:
 class _Known:
     """The segments of one partition."""
 
+    directory: str
+    """of the log with its records"""
     newest_epoch: int = -1
     last_attempt: int = 0
     delete_state: int = -1
     """-1: it is not deleted"""
+    raised: list[tuple[int, int]] = field(default_factory=list)
+    """offset and leader epoch of each record with a newer epoch than those before it"""
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the newest leader epoch of the records before the offset, -1 if there are none."""
+        at = bisect_left(self.raised, (offset, -1))
+        return self.raised[at - 1][1] if at else -1
 
 
 class RemoteSegmentStates(Check):
@@ -189,13 +201,15 @@ class RemoteSegmentStates(Check):
     - When DELETE_SEGMENT_FINISHED takes effect, no object remains that existed when the deletion began. A former leader
       may store one late.
 
-    A record of a former leader, and one whose writer knew another state, has no effect (P-11). E-7: if committed
-    records of the metadata topic may be lost, nothing is judged any more. Physical: a node notes that it leads only
-    where a partition has several replicas.
+    A record of a former leader, and one whose writer knew another state, has no effect (P-11). So each node knows the
+    newest leader epoch of the records that it has read; physical: a node may have skipped damaged ones. E-7: if
+    committed records of the metadata topic may be lost, nothing is judged any more. Physical: a node notes that it
+    leads only where a partition has several replicas.
     """
 
     guarantee = "listed-when-stored"
-    acts_on: ClassVar[tuple[Kind, ...]] = (StoreCall,)
+    inspection = Inspection.ONLY_THOROUGH
+    acts_on: ClassVar[tuple[Kind, ...]] = (StoreCall, SKIPPED)
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -206,6 +220,26 @@ class RemoteSegmentStates(Check):
         self._segments: dict[str, _Remote] = {}
         self._calls: list[StoreCall] = []
         self._has_lost = False
+        self._has_skipped: set[int] = set()
+        """nodes that have skipped a damaged record"""
+
+    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+        node_id, remote_log = node.broker.node_id, node.broker.remote_log
+        if remote_log is None or self.context.alone or self._has_lost or node_id in self._has_skipped:
+            return
+        metadata: Any = remote_log.metadata
+        for key, watched in metadata._watched.items():
+            known = self._partitions.get(key)
+            if known is None or watched.next_offset > self._read.get(known.directory, 0):
+                continue
+            self.evidence += 1
+            wanted, newest = known.epoch_at(watched.next_offset), watched.segments.newest_epoch
+            if newest != wanted:
+                self.violated(
+                    at_us,
+                    f"{watched.topic}-{key[1]}: node {node_id} has read the records before {watched.next_offset}, and "
+                    f"takes {newest} for their newest leader epoch, which is {wanted} (P-11)",
+                )
 
     # --- metadata ---------------------------------------------------------------------------------------------------
 
@@ -225,11 +259,11 @@ class RemoteSegmentStates(Check):
                 for each in () if header.control else records_in(batch):
                     record = None if each.value is None else record_of(each.value)
                     if record is not None and each.offset >= read:
-                        self._apply(at_us, record)
+                        self._apply(at_us, record, log.directory, each.offset)
 
-    def _apply(self, at_us: int, record: RemoteRecord) -> None:
+    def _apply(self, at_us: int, record: RemoteRecord, directory: str, offset: int) -> None:
         partition = record.partition
-        known = self._partitions.setdefault((partition.topic_id, partition.number), _Known())
+        known = self._partitions.setdefault((partition.topic_id, partition.number), _Known(directory))
         if not record.segment_id:
             known.delete_state = max(known.delete_state, record.state)
             return
@@ -246,6 +280,7 @@ class RemoteSegmentStates(Check):
             return
         if record.epoch > known.newest_epoch:
             known.newest_epoch, known.last_attempt = record.epoch, 0
+            known.raised.append((offset, record.epoch))
         if record.begins:
             if record.segment_id not in self._segments and record.attempt > known.last_attempt:
                 known.last_attempt = record.attempt
@@ -285,6 +320,8 @@ class RemoteSegmentStates(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._calls = [effect for effect in effects if type(effect) is StoreCall]
+        if any(type(effect) is Note and effect.what == SKIPPED for effect in effects):
+            self._has_skipped.add(node.broker.node_id)
         if self._calls:
             self.context.replicas.after_event(node, self._judge_calls)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from struct import pack_into
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from chaos.checks.tests.check_context import check_context
 from chaos.checks.tests.stub_node import StubBroker, StubLog, StubNode
 from chaos.checks.tier.segment_states import RemoteSegmentStates, record_of
 from chaos.sim.disk import SimDisk
-from reference_broker.core.events import StoreCall
+from reference_broker.core.events import Note, StoreCall
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.unified_log import BatchOrigin
@@ -318,3 +319,31 @@ def test_no_segment_is_judged_after_possible_loss_of_committed_records() -> None
     node.broker.partitions.by_id[b"m", 0] = Partition(REMOTE_LOG_METADATA_TOPIC, b"m", 0, 0, log)
     tier.check.logs_touched(7, node, [log], False)
     assert not tier.call(Delete((START + "log",))).explanation
+
+
+@pytest.mark.clause("P-11")
+@pytest.mark.parametrize(
+    ("read_to", "newest", "right"),
+    [
+        (0, -1, True),
+        (1, 4, True),
+        (2, 5, True),
+        (2, 4, False),
+        (3, 5, True),
+        (3, 4, False),
+        (1, 5, False),
+        (4, 4, True),
+    ],
+)
+def test_node_knows_the_newest_leader_epoch_of_what_it_has_read(read_to: int, newest: int, right: bool) -> None:
+    """The second record is the first of epoch 5, and a former leader's follows. The fourth is not committed yet."""
+    world = Tier().begin().move(DELETING, FINISHED, 2, 5).move(DELETING, FINISHED)
+    node = world.node(1)
+    watched = SimpleNamespace(topic="hot", next_offset=read_to, segments=SimpleNamespace(newest_epoch=newest))
+    node.broker.remote_log = SimpleNamespace(metadata=SimpleNamespace(_watched={(TOPIC_ID, 0): watched}))
+    world.check.inspect(7, 0, node, None, True)
+    assert ("takes" in world.explanation) != right
+    skipping = Tier().begin().move(DELETING, FINISHED, 2, 5)
+    skipping.check.acted(7, node, None, [Note("remote_log_record_skipped", ())])
+    skipping.check.inspect(7, 0, node, None, True)
+    assert not skipping.explanation
