@@ -34,6 +34,7 @@ class LogFiles:
         "disk",
         "durability",
         "epochs",
+        "is_log_start_unwritten",
         "segments",
     )
 
@@ -46,6 +47,9 @@ class LogFiles:
         self.durability = segments.durability
         self.epochs = recovered.epochs
         self.checkpoints = recovered.checkpoints
+        self.is_log_start_unwritten = False
+        """Whether the disk refused the checkpoint file of the log start in a truncation. The next append writes it.
+        With the old file, a start would take records for lost, or new ones for deleted."""
 
     def configure(self, config: LogConfig) -> None:
         self._config = config
@@ -71,6 +75,8 @@ class LogFiles:
         succeed without the bytes.
         """
         epochs, durability = self.epochs, self.durability
+        if self.is_log_start_unwritten:
+            self.write_log_start(log_start_offset)
         if durability.unsettled_cut:
             self._make_durable(durability.unsettled_cut)
             durability.unsettled_cut = ""
@@ -207,6 +213,7 @@ class LogFiles:
     def write_log_start(self, offset: int) -> None:
         """Write the log start offset to its checkpoint file. It is durable after the next sync."""
         self.durability.note_changed(self.checkpoints.prepare_log_start(offset))
+        self.is_log_start_unwritten = False
 
     def write_local_start(self, offset: int) -> None:
         """Write the offset at which local records begin, with the leader epochs before it. It is durable after the next
@@ -295,7 +302,7 @@ class LogFiles:
         would claim the records between them.
         """
         synced, checkpoints = self.durability.synced_offset, self.checkpoints
-        if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
+        if synced <= checkpoints.durable_end or self.durability.unsettled_cut or self.is_log_start_unwritten:
             return
         oldest = (*self.segments.retired[:1], *self.segments.items[:1])
         has_old_start = any(segment.base_offset <= checkpoints.durable_start for segment in oldest)
@@ -315,6 +322,8 @@ class LogFiles:
         even if the next start dies before it has read the log, no later start takes durable records for a torn end.
         """
         segments, checkpoints = self.segments, self.checkpoints
+        if self.is_log_start_unwritten:
+            self.write_log_start(log_start_offset)
         for segment in segments:
             segments.write_indexes(segment)
         segments.snapshots.finish()

@@ -582,7 +582,8 @@ class UnifiedLog:
 
     def _begin_where_records_do(self, offset: int) -> None:
         """Move the log start after a truncation. The records are gone, so it also moves if the disk refuses its
-        checkpoint file (DiskError)."""
+        checkpoint file (DiskError), which the next append writes."""
+        self.files.is_log_start_unwritten = True
         try:
             self._move_log_start(offset)
         finally:

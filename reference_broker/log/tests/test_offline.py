@@ -8,7 +8,15 @@ import pytest
 from reference_broker.log.checkpoints import LOG_START_FILE
 from reference_broker.log.config import LogConfig
 from reference_broker.log.tests.log_world import NOW, all_bytes, appended, batch_of, opened
+from reference_broker.log.unified_log import UnifiedLog
 from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk, UndoFailed
+
+
+def synced_cleanly(log: UnifiedLog) -> None:
+    """Close the log as a shutdown does: twice, with a sync after each."""
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
 
 
 @dataclass(slots=True)
@@ -90,9 +98,13 @@ def test_truncation_with_failed_read_changes_nothing() -> None:
     assert log.log_end_offset == 4
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_written_by_append", [True, False])
 @pytest.mark.parametrize("empties", [True, False])
-def test_log_begins_where_its_records_do_although_the_disk_refuses_the_log_start(empties: bool) -> None:
-    """Otherwise a log without a tier would seem to have records there."""
+def test_log_begins_where_its_records_do_although_the_disk_refuses_the_log_start(
+    empties: bool, is_written_by_append: bool, clean: bool
+) -> None:
+    """Otherwise a log without a tier would seem to have records there, and a start would look for them."""
 
     class Full(MemoryDisk):
         fails = False
@@ -114,6 +126,15 @@ def test_log_begins_where_its_records_do_although_the_disk_refuses_the_log_start
     starts = log.log_start_offset, log.local_log_start_offset, log.log_end_offset
     assert starts == ((20, 20, 20) if empties else (4, 4, 4))
     log.check_invariants()
+    with pytest.raises(DiskError, match="no space"):
+        log.append(NOW, batch_of(2), 1)
+    disk.fails = False
+    if is_written_by_append:
+        appended(log, batch_of(8), epoch=1)
+    synced_cleanly(log)
+    again = opened(disk, LogConfig(), clean=clean)
+    assert again.quarantine is None
+    assert (again.log_start_offset, again.log_end_offset) == (starts[0], log.log_end_offset)
 
 
 @pytest.mark.clause("E-7")
