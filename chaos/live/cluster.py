@@ -1,6 +1,7 @@
 """The nodes of a live cluster, and their roles."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, isfinite, isinf
 from pathlib import Path
@@ -27,16 +28,17 @@ class Launcher:
     late_report_s = 0.0  # how long after a node's end a frame proxy may report that it has killed the node
     process: NodeProcess | None = None  # the latest incarnation
 
+    @abstractmethod
     def start(self) -> None:
         """Start the next incarnation. Raise SetupError, NodeDied."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_serving(self) -> bool:
-        raise NotImplementedError
+        """Return whether the latest incarnation serves."""
 
+    @abstractmethod
     def failure(self, is_first: bool) -> Exception:
         """Return the error of a start that failed."""
-        raise NotImplementedError
 
     def reconfigure(self, config: Mapping[str, str]) -> None:
         """Set these settings for the next incarnations; others are kept."""

@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -184,8 +185,9 @@ class ExternalLauncher(Launcher):
         words = (process, self._ready)
         threading.Thread(target=self._await_ready, args=words, name=f"{self._name}-ready", daemon=True).start()
 
+    @abstractmethod
     def _started(self) -> TargetProcess | ShellProcess:
-        raise NotImplementedError
+        """Start a process and return it."""
 
     def _await_ready(self, process: TargetProcess | ShellProcess, ready: threading.Event) -> None:
         """Test until this incarnation serves or has ended."""

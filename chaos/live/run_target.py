@@ -5,6 +5,7 @@ in front of them, and their fields of the manifest.
 """
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -81,13 +82,13 @@ class RunTarget:
         return ()
 
     @property
+    @abstractmethod
     def frames(self) -> Sequence[Frames]:
         """The frame proxies that run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, links: Links, on_evidence: OnEvidence, tick_until: TickUntil) -> ClusterAccess:
         """Start the nodes, unless they run already, behind their links. Return the access for clients."""
-        raise NotImplementedError
 
     def tick(self) -> None:
         """Do the due work; called in each iteration of the run's loop."""
@@ -98,23 +99,23 @@ class RunTarget:
     # The manifest
 
     @property
+    @abstractmethod
     def config(self) -> dict[str, str]:
         """The settings that the nodes were given, by Kafka's names."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def guarantees(self) -> tuple[str, ...]:
         """The guarantees for which the run is judged."""
-        raise NotImplementedError
 
     def notes(self) -> tuple[str, ...]:
         """Return notes for the readers of the report."""
         return ()
 
+    @abstractmethod
     def checks(self, end: RunEnd, at_us: int, scheduler: LiveFaultScheduler) -> tuple[CheckResult, ...]:
         """Return the results for guarantees that are not judged from the clients' history: the one that the run's
         ``end`` violates, and those that nodes or the runner checked."""
-        raise NotImplementedError
 
 
 class ReferenceTarget(RunTarget):

@@ -3,6 +3,7 @@
 The pipe is the member's sink. Channels of the writer have numbers from WRITER_CHANNELS on.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
-class Pipe(Generic[Item]):
+class Pipe(ABC, Generic[Item]):
     """A sink that passes records on to a writer."""
 
     MOST: ClassVar[int]  # a partition with as many waiting records is read no further
@@ -38,9 +39,9 @@ class Pipe(Generic[Item]):
     """Items that were read and are not processed yet, by partition."""
     ended: bool = False  # the reader brings no more
 
+    @abstractmethod
     def piece(self, record: ConsumerRecord) -> Item:
         """Return what is kept of a record."""
-        raise NotImplementedError
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:

@@ -1,5 +1,6 @@
 """The quorum stays live and converges: leaders stay, brokers stay registered, and nodes agree after the heal."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -106,8 +107,9 @@ class VoterCheck(QuorumCheck):
     def follow(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Called with each event that touches ``acts_on``."""
 
+    @abstractmethod
     def judge(self, at_us: int, member: Member, config: Any) -> None:
-        raise NotImplementedError
+        """Judge a running voter with the settings of its newest process."""
 
 
 class LeaderKeepsMajority(VoterCheck):

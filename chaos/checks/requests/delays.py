@@ -3,6 +3,7 @@
 All bounds are here. They come from the settings of the node, from the request, and from what the simulator adds.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -417,8 +418,9 @@ class ControllerCheck(QuorumCheck):
             self._look_at_us = at_us + LOOK_US
             self.look(at_us)
 
+    @abstractmethod
     def look(self, at_us: int) -> None:
-        raise NotImplementedError
+        """Judge what the controller has done until now."""
 
     def controller_since(self, from_us: int, without: int = -1) -> Member | None:
         """Return the node that has led the quorum since ``from_us``, with a majority of voters that no fault has
