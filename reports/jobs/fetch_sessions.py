@@ -74,7 +74,8 @@ def session_epoch_order(tables: Tables) -> DataFrame:
     A request with the expected epoch may be parked. It is refused then if a later one overtakes it in its session, or
     if the session ends. A retransmitted request is no later one. In the first revision a full request keeps the
     session. One that arrived before the parked request also overtakes it if it gets its own response only after that:
-    the two were under way on two connections at once, and a node may handle these in either order.
+    the two were under way on two connections at once, and a node may handle these in either order. Each overtakes at
+    most one.
 
     Another broker than ours has no trace, so its frames are judged (``wire_requests``): whether a clear request had the
     expected epoch and was refused for its epoch, or had another one and was accepted; and whether one epoch was
@@ -167,7 +168,7 @@ def _with_state(tables: Tables) -> DataFrame:
 def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
     """Add ``overtaken``: between the request and its reply the session accepted one with a later epoch, or a full one.
     In the first revision a full one also counts if it arrived before the request and was under way until after the
-    reply.
+    reply. So many requests of a session can be overtaken by such ones as there are.
 
     An older epoch that was accepted overtakes nothing: only a later one shows that its client no longer waits for this
     reply.
@@ -184,11 +185,18 @@ def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
     later = later.withColumnsRenamed({"seq": "later_seq", "session_epoch": "later_epoch"})
     wraps = f"not of_first and session_epoch = {LARGEST_EPOCH}"
     is_later = f"(later_epoch = 0 or later_epoch > session_epoch or {wraps})"
-    is_between = f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}"
-    was_under_way = "of_first and later_seq < seq and until_seq > reply_seq"
-    between = F.expr(f"{is_between} or {was_under_way}")
-    counted = F.count_if(F.coalesce(between, F.lit(False))) > 0
-    return refused.join(later, [*SESSION], "left").groupBy(*refused.columns).agg(counted.alias("overtaken"))
+    is_between = F.expr(f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}")
+    was_under_way = F.expr("of_first and later_seq < seq and until_seq > reply_seq")
+    by_refused = refused.join(later, [*SESSION], "left").groupBy(*refused.columns)
+    joined = by_refused.agg(
+        (F.count_if(F.coalesce(is_between, F.lit(False))) > 0).alias("overtaken"),
+        F.collect_set(F.when(was_under_way, F.col("later_seq"))).alias("earlier"),
+    )
+    until_now = so_far(Window.partitionBy(*SESSION).orderBy("reply_seq"))
+    by_earlier = F.expr(f"not overtaken and error = {INVALID_FETCH_SESSION} and size(earlier) > 0")
+    known = F.array_distinct(F.flatten(F.collect_list(F.when(by_earlier, F.col("earlier"))).over(until_now)))
+    is_first_of_it = by_earlier & (F.count_if(by_earlier).over(until_now) <= F.size(known))
+    return joined.withColumn("overtaken", F.col("overtaken") | is_first_of_it).drop("earlier")
 
 
 def _next_epoch(name: str) -> Column:

@@ -91,6 +91,17 @@ def plant_refused_after_a_full_request(history: History) -> None:
     _earlier_full_request(history, -1)
 
 
+def plant_two_refused_beside_one_full_request(history: History) -> None:
+    """A full request overtakes one number. It excuses no second refusal."""
+    _earlier_full_request(history, 3)
+    rows = history.tables["trace"]
+    (response,) = [row for row in rows if row["connection"] == -6 and row["what"] == "reply"]
+    (refused,) = [row for row in rows if row["seq"] == int_of(response, "seq") - 3 and row["error"] == 10001]
+    at = int_of(refused, "seq")
+    again = {**refused, "connection": -7}
+    rows += [{**again, "seq": at + 1, "what": "request", "error": 0}, {**again, "seq": at + 2}]
+
+
 def plant_refused_by_its_own_retransmission(history: History) -> None:
     """A repeated number is no proof that its first response is not awaited (G-3)."""
     _parked_while_sent_again(history, 0)
@@ -262,4 +273,5 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "session for who wants none": (plant_session_for_who_wants_none, {"session-lost"}),
     "full fetch without a session": (legal_full_fetch_without_a_session, set()),
     "old session for a full fetch": (plant_full_fetch_with_response_of_old_session, {"session-lost"}),
+    "two numbers refused beside a full request": (plant_two_refused_beside_one_full_request, {"session-epoch-order"}),
 }
