@@ -113,11 +113,13 @@ class PartitionDataApplier:
             self.ports.note("truncated_below_high_watermark", where, ("offset", offset), high_watermark)
         if offset < log.log_end_offset:
             known_high_watermark = log.high_watermark
-            log.truncate_to(offset)
-            self.ports.note("truncated", where, ("offset", log.log_end_offset))
-            if log.high_watermark != known_high_watermark:
-                self.high_watermark_moved(log)
-            self.changed(followed)
+            try:
+                log.truncate_to(offset)
+                self.ports.note("truncated", where, ("offset", log.log_end_offset))
+            finally:  # If the disk failed half-way, nothing tells a retry what the log lost before.
+                if log.high_watermark != known_high_watermark:
+                    self.high_watermark_moved(log)
+                self.changed(followed)
 
     def restart_at(self, followed: FollowedPartition, offset: int) -> None:
         """Empty the log, which begins at ``offset`` then, since the leader no longer has any of it. Raise
